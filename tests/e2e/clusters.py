@@ -75,7 +75,17 @@ class Cluster:
     def as_in_the_chart(self) -> None:
         """Undoes the changes of tests."""
         changed = dict.fromkeys(("queued.max.requests", "num.io.threads", "log.retention.ms"))
-        self.patch({"replicas": 3, "image": None, "config": changed})
+        pod = {"metadata": None, "spec": {"volumes": None}}
+        self.patch(
+            {
+                "replicas": 3,
+                "image": None,
+                "config": changed,
+                "template": {"pod": pod},
+                "zookeeper": {"managed": {"heap": None}},
+                "rollingUpdate": {"strategy": None},
+            }
+        )
 
     def annotate(self, name: str, value: str | None) -> None:
         """Sets an annotation; None removes it."""

@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.clients import Traffic
 from tests.e2e.clusters import Cluster
+from tests.e2e.conftest import Plugin
 from tests.e2e.kills import KilledAtEachStep
 from tests.e2e.kube import Kube, wait_for
 
@@ -78,15 +79,83 @@ def test_a_static_setting_rolls_one_by_one_and_loses_nothing(settings: Cluster) 
 
 def test_a_dynamic_setting_restarts_no_broker(settings: Cluster) -> None:
     before = settings.brokers()
-    settings.patch({"config": {"log.retention.ms": 86400000}})
+    # The threads in steps, since a broker accepts twice as many at most.
+    settings.patch({"config": {"log.retention.ms": 86400000, "num.io.threads": 77}})
     address = settings.status["bootstrapServers"]
 
     def altered() -> bool:
-        return "86400000" in settings.in_pod("ottla", "configs", "describe", "broker", "0", "-b", address)
+        text = settings.in_pod("ottla", "configs", "describe", "broker", "0", "-b", address)
+        return "86400000" in text and "77" in text
 
     settings.wait_ready()
     wait_for("brokers have the setting", altered, 60)
     assert settings.brokers() == before
+
+
+def test_rollout_restart_and_the_plugin_roll_once_and_lose_nothing(settings: Cluster, ottla: Plugin) -> None:
+    zookeepers = settings.zookeepers()
+    with Traffic(settings, "events") as traffic:
+        for restart in (
+            lambda: settings.kube.kubectl(
+                "rollout", "restart", "statefulset", "demo-brokers", "-n", settings.namespace
+            ),
+            lambda: ottla("roll", "demo"),
+        ):
+            before = settings.brokers()
+            with PodsDown(settings) as down:
+                restart()
+                settings.wait_rolled(before, _ROLL_S)
+            assert down.most == 1
+        after = settings.brokers()
+        settings.annotate("ottla.dev/restart-requested-at", None)
+        settings.kube.delete("service", "demo-bootstrap", settings.namespace)
+        traffic.wait_for_more(200)
+        traffic.assert_lost_nothing()
+    settings.wait_ready()
+    assert settings.brokers() == after
+    assert settings.zookeepers() == zookeepers
+
+
+def test_a_volume_of_the_pod_template_rolls(settings: Cluster) -> None:
+    before = settings.brokers()
+    settings.patch({"template": {"pod": {"spec": {"volumes": [{"name": "more", "emptyDir": {}}]}}}})
+    settings.wait_rolled(before, _ROLL_S)
+
+
+def test_zookeeper_waits_for_approval_and_rolls_one_by_one_with_the_leader_last(
+    settings: Cluster, ottla: Plugin
+) -> None:
+    settings.patch({"rollingUpdate": {"strategy": "OnApproval"}})
+    settings.wait_ready()
+    before, brokers = settings.zookeepers(), settings.brokers()
+
+    def servers() -> dict[str, dict[str, str]]:
+        found = settings.status["zookeeper"]["servers"]
+        return {server["podName"]: server for server in found}
+
+    def held() -> bool:
+        return {server["waitingFor"] for server in servers().values()} == {"approval of the rollout"}
+
+    settings.patch({"zookeeper": {"managed": {"heap": "200m"}}})
+    wait_for("the servers wait for approval", held, 60)
+    assert settings.zookeepers() == before
+    (leader,) = [name for name, server in servers().items() if server["role"] == "leader"]
+    order: list[str] = []
+    with Traffic(settings, "events") as traffic:
+        assert "ZooKeeper to revision" in ottla("roll", "demo")
+
+        def replaced() -> bool:
+            now = settings.zookeepers()
+            new = [name for name in before if now.get(name) != before[name] and name not in order]
+            assert len(new) <= 1
+            order.extend(new)
+            return len(order) == 3 and settings.condition("Rolling").get("status") == "False"
+
+        wait_for("every server is a new one", replaced, _ROLL_S)
+        traffic.wait_for_more(200)
+        traffic.assert_lost_nothing()
+    assert order[-1] == leader
+    assert settings.brokers() == brokers
 
 
 def test_an_image_that_cannot_be_had_stops_the_roll_and_taking_it_back_heals(settings: Cluster) -> None:
