@@ -216,6 +216,7 @@ class KubernetesPlatform:
         await self._ensure_racks(cluster, ensured)
         if self._set is None:
             await ensured.attempt(self._ensure_set(cluster, launch))
+        await self._check_classes(cluster, ensured)
         await self._own_claims(cluster, ensured)
         await self._grow_volumes(cluster, ensured)
         await ensured.attempt(self._ensure_set(cluster, launch))
@@ -415,6 +416,17 @@ class KubernetesPlatform:
                 if volumes.is_smaller(claim, size):
                     await ensured.attempt(self._objects.grow(claim, size))
 
+    async def _check_classes(self, cluster: BrokerCluster, ensured: Ensured) -> None:
+        for component, (_, storage_class, field) in _storages(cluster).items():
+            needed = volumes.classes_to_check(self._claims(component), storage_class, field)
+            for name, what in needed.items():
+                if name is None:
+                    ensured.failures.append(
+                        StepFailed("StorageClassNotFound", f"{what}: {_NO_DEFAULT_CLASS}")
+                    )
+                elif name:
+                    await ensured.attempt(self._objects.check_storage_class(name, what))
+
     async def _own_claims(self, cluster: BrokerCluster, ensured: Ensured) -> None:
         """Have claims deleted with the BrokerCluster, or not: `deleteClaim`. A StatefulSet's own policy would
         delete them whenever somebody deletes the StatefulSet."""
@@ -537,6 +549,8 @@ class KubernetesPlatform:
         if pod is not None and not pod["metadata"].get("deletionTimestamp"):
             await self._objects.delete_pod(pod)
 
+
+_NO_DEFAULT_CLASS = "it names no StorageClass, and the Kubernetes cluster has no default one"
 
 # The revision hash of a broker whose advertised addresses are outdated.
 _MOVED = "moved"
