@@ -197,6 +197,34 @@ def test_a_child_without_managed_fields_is_restored(sim: KubernetesSimulation) -
     assert content(sim, "PodDisruptionBudget", BROKERS) == before
 
 
+@pytest.mark.parametrize("name", [BROKERS, ZOOKEEPER])
+@pytest.mark.parametrize("replicas", [0, 2, 5])
+def test_a_scaled_stateful_set_is_scaled_back(sim: KubernetesSimulation, name: str, replicas: int) -> None:
+    before, pods = content(sim, "StatefulSet", name), set(uids(sim))
+    sim.api.scale(name, replicas)
+    sim.reconcile_until(lambda: content(sim, "StatefulSet", name) == before and sim.ready())
+    assert set(uids(sim)) == pods
+    assert any("spec.replicas" in m and "by kubectl (Update)" in m for m in messages(sim))
+
+
+@pytest.mark.parametrize("name", [BROKERS, ZOOKEEPER])
+def test_additions_are_removed_while_a_roll_waits_for_its_approval(
+    sim: KubernetesSimulation, name: str
+) -> None:
+    resources = {"resources": {"requests": {"cpu": "7"}}}
+    servers = {"zookeeper": {"managed": resources}}
+    sim.apply_cluster(rollingUpdate={"strategy": "OnApproval"}, **resources, **servers)
+    sim.reconcile()
+    before, pods = content(sim, "StatefulSet", name), uids(sim)
+    assert "7" not in json.dumps(before["spec"]["template"]["spec"]["containers"][0]["resources"])
+    for change in (pin_to_node, add_environment, add_container_port, annotate_template):
+        sim.api.edit("StatefulSet", name, change)
+    sim.reconcile_until(lambda: not sim.reconcile())
+    assert content(sim, "StatefulSet", name) == before
+    assert uids(sim) == pods
+    assert sum(m.startswith(f"repair StatefulSet {name}: spec.template") for m in messages(sim)) == 1
+
+
 # ---- what others may set
 
 

@@ -538,15 +538,28 @@ def test_a_follower_with_an_empty_fetch_is_caught_up_when_a_record_is_appended(t
     cluster = Cluster(tmp_path)
     cluster.replicate()
     cluster.now_ms += 2 * LAG_MS_MAX
-    cluster.leader.follower_was_idle(2, cluster.now_ms - 100)
+    cluster.leader.follower_was_idle(2, cluster.now_ms - 100, cluster.leader.leader_epoch)
     cluster.produce("a", acks=1)
     cluster.leader.maybe_shrink_isr(cluster.now_ms)
     [(_, change)] = cluster.proposals
     assert change.proposed == {1, 2}, "3 did not poll"
-    cluster.leader.follower_was_idle(2, 0)
+    cluster.leader.follower_was_idle(2, 0, cluster.leader.leader_epoch)
     follower = cluster.leader.follower(2)
     assert follower is not None
     assert follower.last_caught_up_ms == cluster.now_ms - 100, "an older session has no say"
+
+
+def test_an_idle_fetch_of_an_earlier_leader_epoch_holds_back_no_record(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    cluster.produce("a", acks=1)
+    cluster.replicate()
+    cluster.replicate()
+    before = cluster.leader.leader_epoch
+    cluster.elect(1, isr=[1, 3])  # the log directory of 2 has failed, and 1 still leads
+    cluster.leader.follower_was_idle(2, cluster.now_ms, before)
+    cluster.produce("b", acks=1)
+    cluster.replicate(3)
+    assert cluster.leader.high_watermark == cluster.leader.log.log_end_offset
 
 
 def test_a_moved_log_start_is_notified_once(tmp_path: Path) -> None:

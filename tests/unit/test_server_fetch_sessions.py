@@ -36,7 +36,7 @@ class Log:
     partition: int = 0
     notified: list[tuple[int, int]] = field(default_factory=list)
 
-    def follower_was_idle(self, broker_id: int, at_ms: int) -> None:
+    def follower_was_idle(self, broker_id: int, at_ms: int, leader_epoch: int) -> None:
         self.notified.append((broker_id, at_ms))
 
 

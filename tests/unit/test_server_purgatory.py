@@ -83,7 +83,7 @@ class FakePartition:
             return True, self.error
         return self.high_watermark >= offset, ErrorCode.NONE
 
-    def follower_was_idle(self, broker_id: int, at_ms: int) -> None: ...
+    def follower_was_idle(self, broker_id: int, at_ms: int, leader_epoch: int) -> None: ...
 
 
 class FakeFetch:

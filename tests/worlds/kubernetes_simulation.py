@@ -169,6 +169,12 @@ class InMemoryApi(Api):
         change(content)
         self._write(item, self._owned(item, content, manager))
 
+    def scale(self, name: str, replicas: int) -> None:
+        """kubectl scale statefulset."""
+        item = self.items["StatefulSet", name]
+        content = {**item, "spec": {**item["spec"], "replicas": replicas}}
+        self._write(item, self._owned(item, content, "kubectl", "scale"))
+
     def _matching(self, kind: str, selector: str) -> list[Item]:
         return [
             item
@@ -289,11 +295,17 @@ class InMemoryApi(Api):
             state: Item = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
             ready = False
         else:
-            state, ready = {"running": {}}, True
+            state, ready = {"running": {}}, not self._is_fenced(pod)
+            seen["started"] = ready
         if pod.get("status", {}).get("containerStatuses"):
             return
         condition = {"type": "Ready", "status": str(ready), "lastTransitionTime": iso_time(self.now_ms)}
         pod["status"] = {"conditions": [condition], "containerStatuses": [{**seen, "state": state}]}
+
+    def _is_fenced(self, pod: Item) -> bool:
+        name = pod["metadata"]["name"]
+        config = self.items.get(("ConfigMap", name.replace("-brokers-", "-broker-")), {})
+        return "ottla.fenced=true" in config.get("data", {}).get("server.properties", "")
 
     def _run_set(self, item: Item) -> None:
         name, spec = item["metadata"]["name"], item["spec"]

@@ -365,11 +365,12 @@ class Partition:
         if moved:
             self._advance_and_notify(now_ms)
 
-    def follower_was_idle(self, broker_id: int, at_ms: int) -> None:
+    def follower_was_idle(self, broker_id: int, at_ms: int, leader_epoch: int) -> None:
         """Update the state for a fetch at `at_ms` in a session that skipped this partition, because it had no
-        change."""
+        change. A fetch with another leader epoch than this leader's is fenced, and says nothing: the follower
+        may have left the ISR with the new epoch, because its log directory failed."""
         follower = self.in_sync.followers.get(broker_id)
-        if follower is not None:
+        if follower is not None and self.epoch_error(leader_epoch) is _NONE:
             follower.was_idle(at_ms)
 
     def _maybe_expand_isr(self, follower: Follower) -> None:

@@ -24,6 +24,7 @@ from ottla_operator.kubernetes.api import Api, ApiError, Conflict, Invalid, NotF
 from ottla_operator.kubernetes.managed_fields import (
     MISSING,
     ForeignField,
+    applied_part,
     changed_metadata,
     foreign_fields,
     taken_over,
@@ -158,6 +159,27 @@ class ChildObjects:
             stays.append(f"{other} is changed in the operator's own request, as by an admission webhook")
         self._note(kind, name, stays)
         return _described(live, applied, manifest, restored, differs)
+
+    async def remove_additions(self, manifest: Manifest) -> str:
+        """Remove the fields that somebody added to an object whose manifest must not be applied yet. Values
+        that the manifest has, too, may have been changed: those wait. Returns a description, or ""."""
+        kind, name = manifest["kind"], name_of(manifest)
+        live, now_ms = self.listed.find(kind, name), self._clock_ms()
+        if live is None or live["metadata"].get("deletionTimestamp"):
+            return ""
+        history = _restorations(live)
+        added = [
+            field
+            for field in foreign_fields(live)
+            if value_at(manifest, field.path) is MISSING
+            and not _is_contested(history.get(str(field)), now_ms)
+        ]
+        own = applied_part(live)
+        if not added or not await self._take_over(live, own, added, history):
+            return ""
+        applied = await self._apply(own)
+        self._put(kind, applied)
+        return _described(live, applied, own, added, "")
 
     async def _apply(self, manifest: Manifest) -> Object:
         try:

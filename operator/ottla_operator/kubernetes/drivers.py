@@ -13,7 +13,14 @@ from ottla_operator.kubernetes import manifests_pipelines, naming, volumes
 from ottla_operator.kubernetes.api import Api
 from ottla_operator.kubernetes.child_objects import ChildObjects
 from ottla_operator.kubernetes.manifests_common import Images
-from ottla_operator.kubernetes.observing import Listed, Object, annotations_of, container_of, pod_state
+from ottla_operator.kubernetes.observing import (
+    Listed,
+    Object,
+    annotations_of,
+    container_of,
+    last_restart,
+    pod_state,
+)
 from ottla_operator.planning.observed import DriverInstance, JobProgress
 from ottla_operator.planning.pipeline_config import DriverLaunch
 from ottla_operator.planning.pipelines import EXIT_CANNOT_START
@@ -38,7 +45,15 @@ class KubernetesDrivers:
         self._objects = ChildObjects(api, namespace, cluster, clock_ms, naming.PIPELINE)
 
     def traits(self, pipeline: Pipeline) -> Mapping[str, str]:
-        return {"image": manifests_pipelines.image_of(pipeline, self._images)}
+        restart = self._last_restart(pipeline)
+        image = manifests_pipelines.image_of(pipeline, self._images)
+        return {"image": image, **({"restart": restart} if restart else {})}
+
+    def _last_restart(self, pipeline: Pipeline) -> str:
+        listed = self._objects.listed
+        live = listed.find("StatefulSet", naming.driver_name(pipeline.metadata.name))
+        pod = _pod(listed, pipeline)
+        return last_restart(live, [] if pod is None else [pod])
 
     # ---- observing
 
@@ -60,7 +75,8 @@ class KubernetesDrivers:
         ensured = Ensured()
         name, listed = pipeline.metadata.name, self._objects.listed
         live = listed.find("StatefulSet", naming.driver_name(name))
-        manifests = manifests_pipelines.build_all(pipeline, self._images, launch)
+        restart = self._last_restart(pipeline)
+        manifests = manifests_pipelines.build_all(pipeline, self._images, launch, restart)
         for manifest in manifests:
             is_set = manifest["kind"] == "StatefulSet"
             kept = volumes.never_shrinking(manifest, live) if is_set else manifest

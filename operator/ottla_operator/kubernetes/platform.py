@@ -30,6 +30,7 @@ from ottla_operator.kubernetes import (
 from ottla_operator.kubernetes.api import Api
 from ottla_operator.kubernetes.child_objects import ChildObjects
 from ottla_operator.kubernetes.listeners import AddressPending, Advertised
+from ottla_operator.kubernetes.managed_fields import foreign_fields
 from ottla_operator.kubernetes.manifests_common import Images, Manifest, claim_owner, is_of_former
 from ottla_operator.kubernetes.observing import Object, annotations_of, name_of, uid_of
 from ottla_operator.kubernetes.zookeeper_client import FindRoles, SetAcls, roles_of, set_acls
@@ -45,12 +46,14 @@ from ottla_operator.kubernetes.zookeeper_planning import (
 )
 from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.cluster_secrets import plan_secrets, secret_names
+from ottla_operator.planning.fencing import fenced_brokers
 from ottla_operator.planning.listener_security import broker_subject
 from ottla_operator.planning.observed import BrokerInstance, ZooKeeperServer, ZooKeeperState
+from ottla_operator.planning.revision import RESTART_OF_BROKER
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ListenerStatus
-from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION
+from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION, RESTART_POD_ANNOTATION
 
 
 class KubernetesPlatform:
@@ -117,7 +120,10 @@ class KubernetesPlatform:
             self._nodes = await self._objects.nodes()
         instances = observing.broker_instances(self._objects.listed, self._name, _known_hashes(cluster))
         for broker, instance in instances.items():
-            if self._has_moved(cluster, broker):
+            if self._restart_asked(broker):
+                settings = {**instance.settings, RESTART_OF_BROKER: "requested"}
+                instances[broker] = replace(instance, config_hash=_RESTARTED, settings=settings)
+            elif self._has_moved(cluster, broker):
                 settings = {**instance.settings, "advertised.listeners": "elsewhere"}
                 instances[broker] = replace(instance, config_hash=_MOVED, settings=settings)
         self._zookeeper = plan_security(
@@ -183,7 +189,8 @@ class KubernetesPlatform:
             )
             for member, pod in sorted(observing.zookeeper_pods(listed, self._name).items())
         )
-        return replace(state, revision=revision_of(wanted["spec"]["template"]), servers=servers)
+        revision = revision_of(wanted["spec"]["template"])
+        return replace(state, revision=revision, servers=servers, stalled=roll.stalled)
 
     @property
     def _set(self) -> Object | None:
@@ -256,15 +263,15 @@ class KubernetesPlatform:
 
     def _zookeeper_manifests(self, cluster: BrokerCluster, stage: ServerStage) -> list[Manifest]:
         listed = self._objects.listed
-        sources = [*observing.zookeeper_pods(listed, self._name).values()]
-        restarts = [annotations_of(pod).get(naming.RESTARTED_AT_ANNOTATION, "") for pod in sources]
         live = self._servers_set
-        # A StatefulSet that is created again must not lose it: this would restart all servers.
-        restarted_at = observing.restarted_at(live) if live is not None else max(restarts, default="")
+        pods = observing.zookeeper_pods(listed, self._name)
+        restarted_at = observing.last_restart(live, pods.values())
         certified = certificates.zookeeper_digest(listed, self._name)
         *others, stateful_set = manifests_zookeeper.build_all(
             cluster, self._images, stage, certified, restarted_at
         )
+        if cluster.hibernates and not self._pods():
+            stateful_set["spec"]["replicas"] = 0
         return [*others, volumes.never_shrinking(stateful_set, live)]
 
     def _plan_servers(self, cluster: BrokerCluster, wanted: Manifest) -> ServerRoll:
@@ -273,7 +280,7 @@ class KubernetesPlatform:
             return ServerRoll()
         pods = observing.zookeeper_pods(self._objects.listed, self._name)
         members = manifests_zookeeper.managed(cluster).replicas
-        return plan_roll(cluster, live, wanted, pods, members, self._roles)
+        return plan_roll(cluster, live, wanted, pods, members, self._roles, self._clock_ms())
 
     async def _keep_servers(self, config: Manifest, wanted: Manifest) -> str:
         """While the new template waits for an approval: new certificates only, and a ConfigMap that is as it
@@ -284,6 +291,9 @@ class KubernetesPlatform:
         same = naming.APPLIED_ANNOTATION
         if found is None or annotations_of(found).get(same) == annotations_of(config)[same]:
             await self._objects.ensure(config)
+        restored = await self._objects.remove_additions(wanted)
+        if restored:
+            return restored
         key = naming.CERTIFICATES_ANNOTATION
         template = live["spec"]["template"]
         certified = annotations_of(wanted["spec"]["template"]).get(key)
@@ -402,13 +412,27 @@ class KubernetesPlatform:
         if live is None:
             brokers = self._configs()
             return await self._apply_set(cluster, launch, max(brokers) + 1) if brokers else ""
+        manifest = self._set_manifest(cluster, launch, _replicas(live))
         if annotations_of(live).get(naming.HASH_ANNOTATION) != launch.config_hash:
-            return ""
-        return await self._apply_set(cluster, launch, _replicas(live))
+            return await self._objects.remove_additions(manifest)
+        done = await self._objects.ensure(manifest)
+        # The brokers are started or stopped by steps of their own.
+        scaled = [
+            str(field)
+            for field in foreign_fields(live)
+            if field.name == "spec.replicas" and field.manager != naming.MANAGER
+        ]
+        if not scaled:
+            return done
+        what = done or f"keep StatefulSet {name_of(live)}"
+        return f"{what}, which was scaled to {_replicas(live)}: {scaled[0]}"
 
     async def _apply_set(self, cluster: BrokerCluster, launch: BrokerLaunch, replicas: int) -> str:
+        return await self._objects.ensure(self._set_manifest(cluster, launch, replicas))
+
+    def _set_manifest(self, cluster: BrokerCluster, launch: BrokerLaunch, replicas: int) -> Manifest:
         manifest = manifests_brokers.build_stateful_set(cluster, self._images, replicas, launch)
-        return await self._objects.ensure(volumes.never_shrinking(manifest, self._set))
+        return volumes.never_shrinking(manifest, self._set)
 
     async def _grow_volumes(self, cluster: BrokerCluster, ensured: Ensured) -> None:
         for component, (size, _, _) in _storages(cluster).items():
@@ -465,7 +489,8 @@ class KubernetesPlatform:
         this step."""
 
     async def stop_zookeeper(self, cluster: BrokerCluster) -> None:
-        """Not called: the garbage collector deletes what a deleted BrokerCluster owns."""
+        """Nothing to do: the garbage collector deletes what a deleted BrokerCluster owns, and `ensure_children`
+        scales the servers of one that hibernates."""
 
     # ---- brokers
 
@@ -495,7 +520,10 @@ class KubernetesPlatform:
         """Write the broker's ConfigMap and the set's template, then delete a pod of another revision."""
         pod, config = self._pods().get(broker), self._configs().get(broker)
         running, settings = observing.runs_with(pod, config)
-        stale = running != launch.config_hash or self._has_moved(cluster, broker)
+        launch = _fenced(cluster, broker, launch)
+        fenced = settings.get(observing.FENCED) != launch.static.get(observing.FENCED)
+        stale = running != launch.config_hash or fenced or self._has_moved(cluster, broker)
+        stale = stale or self._restart_asked(broker)
         replaced = _replaced(pod, running or observing.UNKNOWN_HASH, settings) if pod and stale else None
         await self._objects.ensure(self._config(cluster, broker, launch, replaced))
         await self._apply_set(cluster, launch, replicas)
@@ -516,6 +544,12 @@ class KubernetesPlatform:
 
     def _advertised(self, cluster: BrokerCluster, broker: int) -> Advertised:
         return listeners.advertised_addresses(cluster, broker, self._objects.listed, self._nodes)
+
+    def _restart_asked(self, broker: int) -> bool:
+        """Whether an annotation of the broker's pod requests its restart."""
+        pod = self._pods().get(broker)
+        asked = pod is not None and annotations_of(pod).get(RESTART_POD_ANNOTATION, "")
+        return bool(asked) and asked != "false"
 
     def _has_moved(self, cluster: BrokerCluster, broker: int) -> bool:
         """Whether the broker's external addresses differ from the advertised ones; False while they are
@@ -552,8 +586,20 @@ class KubernetesPlatform:
 
 _NO_DEFAULT_CLASS = "it names no StorageClass, and the Kubernetes cluster has no default one"
 
-# The revision hash of a broker whose advertised addresses are outdated.
-_MOVED = "moved"
+# The revision hashes of a broker whose advertised addresses are outdated, and of one whose pod is annotated.
+_MOVED, _RESTARTED = "moved", "restart-requested"
+
+
+def _fenced(cluster: BrokerCluster, broker: int, launch: BrokerLaunch) -> BrokerLaunch:
+    """The launch configuration, with which a fenced broker waits instead of serving."""
+    fenced, _ = fenced_brokers(cluster.metadata.annotations, cluster.spec.replicas)
+    if broker not in fenced:
+        return launch
+    return replace(
+        launch,
+        static={**launch.static, observing.FENCED: "true"},
+        properties={**launch.properties, "ottla.fenced": "true"},
+    )
 
 
 def _needs_nodes(cluster: BrokerCluster) -> bool:

@@ -79,6 +79,7 @@ def with_iceberg(job):
 """
 
 
+@pytest.mark.budget(60)  # all examples of the page, in one driver
 def test_every_example_writes_what_the_page_says(
     bootstrap: str, quick_spark: None, tmp_path: Path, database: PostgreSql
 ) -> None:

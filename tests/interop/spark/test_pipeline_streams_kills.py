@@ -1,32 +1,39 @@
 """A job of a user's own as a process, killed again and again at random moments: what it wrote is what plain
 Python makes of the same records.
 
-OTTLA_KILLS says how often it is killed (three times if it is not set), OTTLA_SEED with which seed.
+OTTLA_KILLS says how often it is killed (twice if it is not set), OTTLA_SEED with which seed.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from threading import Event
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from ottla.local.processes import wait_until
+from ottla_pipeline.config.common import validate
+from ottla_pipeline.jobs import python
+from ottla_pipeline.running import JobContext, await_queries
+from tests.judges.lake_line import SMALL
 from tests.judges.python_jobs import PythonJob, create_topics, in_any_order, produce, read_committed
 
 pytestmark = pytest.mark.timeout(900)
-KILLS = int(os.environ.get("OTTLA_KILLS", "3"))
+KILLS = int(os.environ.get("OTTLA_KILLS", "2"))
 SEED = int(os.environ.get("OTTLA_SEED", "1"))
 RECORDS = 3_000
 REPEATED = 200
 BASE = datetime(2024, 1, 5, tzinfo=UTC)
 WAIT_S = 240.0
+SPARK = (python.SESSION, SMALL)
 SOURCE = """
 from pyspark.sql import functions as sf
 from ottla_pipeline import streams
@@ -46,8 +53,9 @@ def sums(job):
 """
 
 
+@pytest.mark.budget(60)  # each kill costs a start of Spark
 def test_whenever_the_driver_is_killed_each_row_is_written_once(
-    bootstrap: str, quick_spark: None, tmp_path: Path
+    bootstrap: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     chance = random.Random(SEED)
     create_topics(bootstrap, ["kills.sold", "kills.priced", "kills.sums"], partitions=2)
@@ -66,21 +74,19 @@ def test_whenever_the_driver_is_killed_each_row_is_written_once(
     produce(bootstrap, "kills.sold", [(None, row) for row in halves[0]])
     delta = tmp_path / "delta"
 
-    def job(**config: Any) -> PythonJob:
-        settings = {"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1"}
-        return PythonJob(
+    file = tmp_path / "kills" / "job.yaml"
+    for number in range(KILLS):
+        before = len(read_committed(bootstrap, "kills.priced"))
+        with PythonJob(
             tmp_path / "kills",
             bootstrap,
             SOURCE,
             "sums",
             options={"delta": str(delta)},
-            spark={"settings": settings},
-            **config,
-        )
-
-    for number in range(KILLS):
-        before = len(read_committed(bootstrap, "kills.priced"))
-        with job(trigger={"interval": "1 millisecond"}, maxOffsetsPerTrigger=50) as process:
+            spark={"settings": SMALL},
+            trigger={"interval": "1 millisecond"},
+            maxOffsetsPerTrigger=50,
+        ) as process:
             grows = wait_until(
                 lambda: len(read_committed(bootstrap, "kills.priced")) > before or not process.running,  # noqa: B023
                 timeout_s=WAIT_S,
@@ -95,8 +101,11 @@ def test_whenever_the_driver_is_killed_each_row_is_written_once(
         assert len(set(ids)) == len(ids), f"doubled after kill {number}, seed {SEED}"
     assert len(ids) < RECORDS, "it was killed too late to be of use"
     produce(bootstrap, "kills.sold", [(None, row) for row in end])
-    with job(trigger={"availableNow": True}) as process:
-        process.finish()
+    last = {"trigger": {"availableNow": True}, "maxOffsetsPerTrigger": None}
+    config = validate(json.loads(file.read_text()) | last, python.PythonConfig, file.name)
+    context = JobContext(spark, print)
+    with context.at_end:
+        assert await_queries(python.start(context, config), Event())
 
     written = read_committed(bootstrap, "kills.priced")
     assert all(key == row["item"] for key, row in written)

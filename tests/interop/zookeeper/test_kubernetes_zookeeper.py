@@ -14,12 +14,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
-from kazoo.handlers.threading import KazooTimeoutError
 
 from ottla.local.processes import free_port, wait_until
 from ottla.local.zookeeper import JavaUnusable, ZooKeeperUnavailable, find_java, spark_jars
@@ -90,7 +91,11 @@ class Ensemble:
         with (folder / "zookeeper.log").open("ab") as log:
             self.processes[server] = subprocess.Popen(
                 [sys.executable, "-m", "ottla.cli.main", "zookeeper", "--config", str(folder / "zoo.cfg")],
-                env={**os.environ, "OTTLA_ZOOKEEPER_JARS": str(self.jars)},
+                env={
+                    **os.environ,
+                    "OTTLA_ZOOKEEPER_JARS": str(self.jars),
+                    "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",  # half the time to start
+                },
                 stdout=log,
                 stderr=log,
             )
@@ -114,12 +119,16 @@ class Ensemble:
         plain, secure, *_ = self.ports[server]
         program = program.replace("2181", str(plain)).replace("2182", str(secure))
         program = program.replace("/etc/ottla-certificates", str(self.directory / "certificates"))
-        return (
-            subprocess.run(
-                [sys.executable, "-IS", "-c", program], capture_output=True, check=False
-            ).returncode
-            == 0
-        )
+        # In this process: a Python of its own, twenty times a second, takes the time of what it waits for.
+        variables: dict[str, Any] = {}
+        try:
+            exec(program, variables)
+        except (OSError, AssertionError):
+            return False
+        finally:
+            if "c" in variables:
+                variables["c"].close()
+        return True
 
     def speaks_tls(self, server: int) -> bool:
         return "secureClientPort" in (self.directory / f"server-{server}/zoo.cfg").read_text()
@@ -200,6 +209,7 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
             found.stop(server)
 
 
+@pytest.mark.budget(30)  # twelve starts of a server, one after the other
 def test_servers_migrate_from_plaintext_to_tls_with_a_quorum_at_all_times(ensemble: Ensemble) -> None:
     for server in SERVERS:
         ensemble.start(server, ServerStage.PLAIN)
@@ -241,19 +251,16 @@ def test_servers_migrate_from_plaintext_to_tls_with_a_quorum_at_all_times(ensemb
 
 def test_only_brokers_of_the_cluster_can_read(ensemble: Ensemble) -> None:
     ensemble.ensure_closed()
-    plain = KazooClient(ensemble.plain)
-    with pytest.raises(KazooTimeoutError):
-        plain.start(timeout=3)
-    over_plain = KazooClient(ensemble.secure)
-    with pytest.raises(KazooTimeoutError):
-        over_plain.start(timeout=3)
     users = ensemble.certificate("demo-clients-ca", Subject("anna"))
     # Even with the very name of the brokers: it is of another authority.
     posing = ensemble.certificate("demo-clients-ca", Subject("demo-brokers", "ottla.dev"))
-    for pair in (None, users, posing):
-        client = ensemble.client(pair)
-        with pytest.raises(KazooTimeoutError):
-            client.start(timeout=5)
+    for server in SERVERS:
+        plain, secure, *_ = ensemble.ports[server]
+        with pytest.raises(ConnectionRefusedError):
+            answer(plain, None)
+        assert "Mode:" in answer(secure, context(ensemble.broker))
+        for secured in (None, *map(context, (None, users, posing))):
+            assert answer(secure, secured) == ""
     # Of the cluster's own authority, and no broker.
     server = ensemble.client(Pair.of_pem(ensemble.secrets["demo-zookeeper"]["zookeeper.pem"]))
     server.start(timeout=WAIT_S)
@@ -274,18 +281,40 @@ def test_servers_refuse_peers_without_a_certificate_of_the_clusters_authority(en
 
 def refuses(port: int, pair: Pair | None) -> bool:
     """Also a port that no server listens on: only the leader listens for the others."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    if pair is not None:
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(pair.pem)
-            file.flush()
-            context.load_cert_chain(file.name)
     try:
-        with socket.create_connection(("localhost", port), 10) as plain, context.wrap_socket(plain) as tls:
+        with (
+            socket.create_connection(("localhost", port), 10) as plain,
+            context(pair).wrap_socket(plain) as tls,
+        ):
             tls.sendall(b"\0" * 64)
             return tls.recv(4) == b""
     except TimeoutError:
         return False
     except OSError:
         return True
+
+
+def answer(port: int, secured: ssl.SSLContext | None) -> str:
+    """What the server says of itself; nothing if it closes the connection. Raises ConnectionRefusedError."""
+    with ExitStack() as stack:
+        client = stack.enter_context(socket.create_connection(("localhost", port), WAIT_S))
+        try:
+            if secured is not None:
+                client = stack.enter_context(secured.wrap_socket(client))
+            client.sendall(b"srvr\n")  # not TLS: its header has five bytes
+            return b"".join(iter(lambda: client.recv(4096), b"")).decode()
+        except TimeoutError:
+            raise
+        except OSError:
+            return ""
+
+
+def context(pair: Pair | None) -> ssl.SSLContext:
+    made = ssl.create_default_context()
+    made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
+    if pair is not None:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(pair.pem)
+            file.flush()
+            made.load_cert_chain(file.name)
+    return made

@@ -59,7 +59,7 @@ class WatchedPartition(Protocol):
     topic: str
     partition: int
 
-    def follower_was_idle(self, broker_id: int, at_ms: int) -> None: ...
+    def follower_was_idle(self, broker_id: int, at_ms: int, leader_epoch: int) -> None: ...
 
 
 Find: TypeAlias = Callable[[str, int], WatchedPartition | None]
@@ -128,6 +128,11 @@ class WantedPartition:
 
     def key(self, by_topic_id: bool) -> Key:
         return (self.topic_id.int if by_topic_id else self.topic or ""), self.asked.partition
+
+    def report_idle_follower(self, replica: WatchedPartition) -> None:
+        """Report the session's last fetch, which skipped this partition, to the leader's replica."""
+        session = self.session
+        replica.follower_was_idle(session.replica_id, session.last_used_ms, self.asked.current_leader_epoch)
 
     def has_changed(self, response: PartitionResponse) -> bool:
         """Whether an incremental response has to include this partition."""
@@ -382,7 +387,7 @@ class FetchSessionCache:
             if wanted not in session.dirty:
                 session.dirty.add(wanted)
                 if session.privileged:
-                    p.follower_was_idle(session.replica_id, session.last_used_ms)
+                    wanted.report_idle_follower(p)
             if session.waiting is not None and (wake_followers or not session.privileged):
                 woken.append(session.waiting)
         return woken
@@ -476,7 +481,7 @@ class FetchSessionCache:
         if session.privileged and self.find is not None and gone not in session.dirty:
             replica = None if gone.topic is None else self.find(gone.topic, gone.asked.partition)
             if replica is not None:
-                replica.follower_was_idle(session.replica_id, session.last_used_ms)
+                gone.report_idle_follower(replica)
 
     def _update(
         self, session: FetchSession, wanted: Wanted, forgotten: Iterable[FetchRequest.ForgottenTopic]
