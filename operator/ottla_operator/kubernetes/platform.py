@@ -489,7 +489,7 @@ class KubernetesPlatform:
         this step."""
 
     async def stop_zookeeper(self, cluster: BrokerCluster) -> None:
-        """Nothing to do: the garbage collector deletes what a deleted BrokerCluster owns, and `ensure_children`
+        """Nothing to do: the garbage collector deletes what a deleted BrokerCluster owns; `ensure_children`
         scales the servers of one that hibernates."""
 
     # ---- brokers
