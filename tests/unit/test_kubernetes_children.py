@@ -104,6 +104,10 @@ def add_data(item: Item) -> None:
     item["data"]["more.properties"] = "x=1"
 
 
+def change_settings(item: Item) -> None:
+    item["data"]["server.properties"] += "auto.create.topics.enable=true\n"
+
+
 def relabel(item: Item) -> None:
     item["metadata"]["labels"]["app.kubernetes.io/instance"] = "other"
 
@@ -131,6 +135,7 @@ EDITS: list[tuple[str, str, Callable[[Item], None], str]] = [
     ("NetworkPolicy", BROKERS, add_peer, "spec.ingress"),
     ("NetworkPolicy", BROKERS, allow_egress, "spec.egress"),
     ("ConfigMap", ZOOKEEPER, add_data, "data[more.properties]"),
+    ("ConfigMap", "demo-broker-1", change_settings, "data[server.properties]"),
     ("Service", BOOTSTRAP, relabel, "metadata.labels[app.kubernetes.io/instance]"),
 ]
 

@@ -380,8 +380,9 @@ class KubernetesPlatform:
         return f"annotate pod {name_of(pod)} with its rack"
 
     async def _ensure_configs(self, cluster: BrokerCluster, launch: BrokerLaunch, ensured: Ensured) -> None:
-        """Create missing ConfigMaps of existing pods. The pod's revision is taken from the status; if it
-        is unknown, the pod is restarted in the next roll."""
+        """Restore ConfigMaps of the current revision, and create missing ones of existing pods. The revision
+        of such a pod is taken from the status; if it is unknown, the pod is restarted in the next roll. What
+        else is to change waits for the broker's restart."""
         configs, known = self._configs(), _known_hashes(cluster)
         for broker, pod in self._pods().items():
             if broker in configs or pod["metadata"].get("deletionTimestamp"):
@@ -389,6 +390,13 @@ class KubernetesPlatform:
             running = known.get(broker) or observing.UNKNOWN_HASH
             replaced = None if running == launch.config_hash else _replaced(pod, running, {})
             await ensured.attempt(self._ensure_config(cluster, broker, launch, replaced))
+        for broker, config in configs.items():
+            annotations = annotations_of(config)
+            if annotations.get(naming.HASH_ANNOTATION) != launch.config_hash:
+                continue
+            if not self._has_moved(cluster, broker) and not self._is_address_pending(cluster, broker):
+                replaced = {key: annotations[key] for key in _OF_REPLACED if key in annotations}
+                await ensured.attempt(self._ensure_config(cluster, broker, launch, replaced))
 
     async def _ensure_config(
         self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch, replaced: Mapping[str, str] | None
@@ -533,6 +541,13 @@ class KubernetesPlatform:
         asked = pod is not None and annotations_of(pod).get(RESTART_POD_ANNOTATION, "")
         return bool(asked) and asked != "false"
 
+    def _is_address_pending(self, cluster: BrokerCluster, broker: int) -> bool:
+        try:
+            self._advertised(cluster, broker)
+        except AddressPending:
+            return True
+        return False
+
     def _has_moved(self, cluster: BrokerCluster, broker: int) -> bool:
         """Whether the broker's external addresses differ from the advertised ones; False while they are
         unknown."""
@@ -616,6 +631,13 @@ def _storages(cluster: BrokerCluster) -> dict[str, tuple[str | int, str | None, 
             "spec.zookeeper.managed.storage",
         )
     return found
+
+
+_OF_REPLACED = (
+    naming.REPLACES_ANNOTATION,
+    naming.REPLACED_HASH_ANNOTATION,
+    naming.REPLACED_SETTINGS_ANNOTATION,
+)
 
 
 def _replaced(pod: Object, config_hash: str, settings: Mapping[str, str]) -> dict[str, str]:
