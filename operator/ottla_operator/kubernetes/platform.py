@@ -115,6 +115,8 @@ class KubernetesPlatform:
 
     async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]:
         await self._objects.list(secrets=cluster.spec.is_secured)
+        if not cluster.metadata.deleting:
+            await self._find_relabelled()
         if _needs_nodes(cluster) and not cluster.metadata.deleting:
             self._nodes = await self._objects.nodes()
         instances = observing.broker_instances(self._objects.listed, self._name, _known_hashes(cluster))
@@ -134,6 +136,18 @@ class KubernetesPlatform:
         )
         self._roles = await self._find_roles(cluster)
         return self._zookeeper_state(cluster), instances
+
+    async def _find_relabelled(self) -> None:
+        """Find pods and claims whose labels were changed: without its claim, a broker would count as one
+        that has lost its volume."""
+        for stateful_set, component in ((self._set, naming.BROKER), (self._servers_set, naming.ZOOKEEPER)):
+            labels = naming.selector_labels(self._name, component)
+            if stateful_set is None:
+                continue
+            for ordinal in range(_replicas(stateful_set)):
+                pod = f"{name_of(stateful_set)}-{ordinal}"
+                await self._objects.find_relabelled("Pod", pod, labels)
+                await self._objects.find_relabelled("PersistentVolumeClaim", naming.data_claim(pod), labels)
 
     async def _find_roles(self, cluster: BrokerCluster) -> Mapping[int, ServerRole]:
         """The roles of the servers that are ready."""
@@ -202,6 +216,7 @@ class KubernetesPlatform:
             cluster, self._images, under_replicated=under_replicated
         )
         ensured = Ensured()
+        await self._objects.restore_labels(ensured)
         for manifest in surroundings:
             await ensured.attempt(self._objects.ensure(manifest))
         await self._ensure_external(cluster, ensured)
