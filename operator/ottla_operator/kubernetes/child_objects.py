@@ -139,6 +139,18 @@ class ChildObjects:
         except ApiError as error:
             raise StepFailed("NodesUnknown", f"the nodes cannot be listed: {error.message}") from None
 
+    async def check_storage_class(self, name: str, what: str) -> str:
+        """Raise StepFailed if there is no such StorageClass. `what`: names it. Returns ""."""
+        try:
+            await self._api.get("StorageClass", None, name)
+        except NotFound:
+            existing = ", ".join(sorted(name_of(item) for item in await self._api.list("StorageClass", None)))
+            message = f"{what}: there is no StorageClass {name}; existing: {existing or 'none'}"
+            raise StepFailed("StorageClassNotFound", message) from None
+        except ApiError as error:
+            log.warning("StorageClass %s cannot be read: %s", name, error.message)
+        return ""
+
     # ---- writes
 
     async def ensure(self, manifest: Manifest) -> str:

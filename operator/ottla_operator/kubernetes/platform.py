@@ -31,7 +31,7 @@ from ottla_operator.kubernetes.api import Api
 from ottla_operator.kubernetes.child_objects import ChildObjects
 from ottla_operator.kubernetes.listeners import AddressPending, Advertised
 from ottla_operator.kubernetes.managed_fields import foreign_fields
-from ottla_operator.kubernetes.manifests_common import Images, Manifest, claim_owner
+from ottla_operator.kubernetes.manifests_common import Images, Manifest, claim_owner, is_of_former
 from ottla_operator.kubernetes.observing import Object, annotations_of, name_of, uid_of
 from ottla_operator.kubernetes.zookeeper_client import FindRoles, SetAcls, roles_of, set_acls
 from ottla_operator.kubernetes.zookeeper_planning import (
@@ -115,9 +115,9 @@ class KubernetesPlatform:
 
     async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]:
         await self._objects.list(secrets=cluster.spec.is_secured)
-        if not cluster.metadata.deleting:
-            await self._find_relabelled()
-        if _needs_nodes(cluster) and not cluster.metadata.deleting:
+        self._wait_for_deletion(cluster)
+        await self._find_relabelled()
+        if _needs_nodes(cluster):
             self._nodes = await self._objects.nodes()
         instances = observing.broker_instances(self._objects.listed, self._name, _known_hashes(cluster))
         for broker, instance in instances.items():
@@ -149,11 +149,26 @@ class KubernetesPlatform:
                 await self._objects.find_relabelled("Pod", pod, labels)
                 await self._objects.find_relabelled("PersistentVolumeClaim", naming.data_claim(pod), labels)
 
+    def _wait_for_deletion(self, cluster: BrokerCluster) -> None:
+        """Raise StepFailed while there are objects of a former BrokerCluster of this name. Adopted, some of
+        its volumes would survive the others."""
+        former = [
+            f"{kind} {name}"
+            for kind, items in sorted(self._objects.listed.objects.items())
+            for name, item in sorted(items.items())
+            if is_of_former(cluster, item)
+        ]
+        if former:
+            names = ", ".join(former[:3]) + (f" and {len(former) - 3} more" if len(former) > 3 else "")
+            raise StepFailed(
+                "WaitingForDeletion", f"{names} of the deleted BrokerCluster of this name still exist"
+            )
+
     async def _find_roles(self, cluster: BrokerCluster) -> Mapping[int, ServerRole]:
         """The roles of the servers that are ready."""
         pods = observing.zookeeper_pods(self._objects.listed, self._name)
         ready = [member for member, pod in pods.items() if observing.is_ready(pod)]
-        if cluster.spec.zookeeper.connect is not None or cluster.metadata.deleting or not ready:
+        if cluster.spec.zookeeper.connect is not None or not ready:
             return {}
         hosts = {member: manifests_zookeeper.member_host(cluster, member) for member in ready}
         # Servers have a plain port until all of them have the TLS port.
@@ -170,12 +185,6 @@ class KubernetesPlatform:
         listed = self._objects.listed
         connect = manifests_brokers.brokers_connect(cluster, self._zookeeper)
         is_external = cluster.spec.zookeeper.connect is not None
-        if cluster.metadata.deleting:
-            # A deletion waits for the remaining objects.
-            left = observing.zookeeper_pods(listed, self._name) or listed.find(
-                "StatefulSet", naming.zookeeper_name(self._name)
-            )
-            return ZooKeeperState(bool(left) and not is_external, connect)
         if is_external:
             return ZooKeeperState(True, connect)
         members = manifests_zookeeper.managed(cluster).replicas
@@ -228,6 +237,7 @@ class KubernetesPlatform:
         await self._ensure_racks(cluster, ensured)
         if self._set is None:
             await ensured.attempt(self._ensure_set(cluster, launch))
+        await self._check_classes(cluster, ensured)
         await self._own_claims(cluster, ensured)
         await self._grow_volumes(cluster, ensured)
         await ensured.attempt(self._ensure_set(cluster, launch))
@@ -452,6 +462,17 @@ class KubernetesPlatform:
                 if volumes.is_smaller(claim, size):
                     await ensured.attempt(self._objects.grow(claim, size))
 
+    async def _check_classes(self, cluster: BrokerCluster, ensured: Ensured) -> None:
+        for component, (_, storage_class, field) in _storages(cluster).items():
+            needed = volumes.classes_to_check(self._claims(component), storage_class, field)
+            for name, what in needed.items():
+                if name is None:
+                    ensured.failures.append(
+                        StepFailed("StorageClassNotFound", f"{what}: {_NO_DEFAULT_CLASS}")
+                    )
+                elif name:
+                    await ensured.attempt(self._objects.check_storage_class(name, what))
+
     async def _own_claims(self, cluster: BrokerCluster, ensured: Ensured) -> None:
         """Have claims deleted with the BrokerCluster, or not: `deleteClaim`. A StatefulSet's own policy would
         delete them whenever somebody deletes the StatefulSet."""
@@ -490,12 +511,8 @@ class KubernetesPlatform:
         this step."""
 
     async def stop_zookeeper(self, cluster: BrokerCluster) -> None:
-        if cluster.hibernates and not cluster.metadata.deleting:
-            return  # `ensure_children` scales it
-        await self._objects.delete("StatefulSet", naming.zookeeper_name(self._name))
-        if manifests_zookeeper.managed(cluster).storage.delete_claim:
-            for claim in self._claims(naming.ZOOKEEPER):
-                await self._objects.delete("PersistentVolumeClaim", name_of(claim))
+        """Nothing to do: the garbage collector deletes what a deleted BrokerCluster owns; `ensure_children`
+        scales the servers of one that hibernates."""
 
     # ---- brokers
 
@@ -566,7 +583,7 @@ class KubernetesPlatform:
     def _has_moved(self, cluster: BrokerCluster, broker: int) -> bool:
         """Whether the broker's external addresses differ from the advertised ones; False while they are
         unknown."""
-        if cluster.metadata.deleting or not listeners.external_listeners(cluster):
+        if not listeners.external_listeners(cluster):
             return False
         try:
             return listeners.addresses_changed(self._configs().get(broker), self._advertised(cluster, broker))
@@ -595,6 +612,8 @@ class KubernetesPlatform:
         if pod is not None and not pod["metadata"].get("deletionTimestamp"):
             await self._objects.delete_pod(pod)
 
+
+_NO_DEFAULT_CLASS = "it names no StorageClass, and the Kubernetes cluster has no default one"
 
 # The revision hashes of a broker whose advertised addresses are outdated, and of one whose pod is annotated.
 _MOVED, _RESTARTED = "moved", "restart-requested"
