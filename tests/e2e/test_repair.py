@@ -30,6 +30,27 @@ def test_every_child_object_deleted_comes_back_without_a_bounce(kube: Kube, clus
     assert {**cluster.brokers(), **cluster.zookeepers()} == pods
 
 
+def test_an_invalid_spec_stops_no_repair(kube: Kube, cluster: Cluster) -> None:
+    """What the API server lets through and the operator refuses; the last valid spec stays in force."""
+    pods = cluster.brokers()
+    config = dict(cluster.spec.get("config") or {})
+    try:
+        cluster.patch({"replicas": 5, "config": {"num.io.threads": "many"}})
+        refused = partial(cluster.condition, "Ready")
+        wait_for("it is refused", lambda: refused().get("reason") == "InvalidSpec", 60)
+        assert "spec.config[num.io.threads]: 'many' is not allowed" in refused()["message"]
+        kube.delete("service", "demo-bootstrap", cluster.namespace)
+        wait_for("the Service is back", lambda: kube.get("service", "demo-bootstrap", cluster.namespace), 60)
+        cluster.create_topic("meanwhile", partitions=1)
+        kube.delete("topic", "meanwhile", cluster.namespace)
+        assert cluster.status["lastValidSpec"]["replicas"] == 3
+        assert cluster.condition("Available")["status"] == "True"
+    finally:
+        cluster.patch({"replicas": 3, "config": {**config, "num.io.threads": config.get("num.io.threads")}})
+    cluster.wait_ready()
+    assert cluster.brokers() == pods
+
+
 def test_pods_deleted_one_after_the_other_come_back(kube: Kube, cluster: Cluster) -> None:
     """In order, as `kubectl delete pod` does it; a broker takes its leave of the controller."""
     pods = {**cluster.brokers(), **cluster.zookeepers()}
