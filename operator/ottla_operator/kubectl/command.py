@@ -22,7 +22,7 @@ import click
 from ottla_operator.conditions import iso_time
 from ottla_operator.kubectl.report import Part, Report, archive
 from ottla_operator.kubectl.screen import overview, screen
-from ottla_operator.kubernetes.naming import CLUSTER_LABEL, CONFIG_DIR, PROPERTIES, broker_pod
+from ottla_operator.kubernetes.naming import CLUSTER_LABEL, CONFIG_DIR, FINALIZER, PROPERTIES, broker_pod
 from ottla_operator.resources import KINDS
 from ottla_operator.resources.common import (
     APPROVE_ANNOTATION,
@@ -246,6 +246,33 @@ def resume(kubectl: Kubectl, cluster: str) -> None:
     """Resume the reconciliation of CLUSTER."""
     kubectl.run("annotate", _PLURAL, cluster, f"{PAUSE_ANNOTATION}-")
     click.echo(f"reconciliation of {cluster} is resumed")
+
+
+@main.command()
+@_global_flags
+@click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces.")
+@click.pass_obj
+def release(kubectl: Kubectl, all_namespaces: bool) -> None:
+    """Let resources be deleted when the operator is gone for good and was not uninstalled by its chart.
+
+    Removes the operator's finalizer from all resources. An operator that still runs adds it again.
+    """
+    plurals = ",".join(f"{model.definition.plural}.{GROUP}" for model in KINDS.values())
+    released = 0
+    for item in kubectl.items(plurals, *(["-A"] if all_namespaces else [])):
+        metadata = item["metadata"]
+        finalizers = metadata.get("finalizers") or []
+        if FINALIZER not in finalizers:
+            continue
+        left = [name for name in finalizers if name != FINALIZER]
+        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": left}}
+        plural = f"{KINDS[item['kind']].definition.plural}.{GROUP}"
+        kubectl.add_flag("namespace", metadata["namespace"])
+        kubectl.run("patch", plural, metadata["name"], "--type=merge", "-p", json.dumps(patch))
+        click.echo(f"{metadata['namespace']}/{item['kind']}/{metadata['name']} is released")
+        released += 1
+    if not released:
+        click.echo("no resource has the operator's finalizer")
 
 
 @main.command()

@@ -235,8 +235,8 @@ def findings_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) 
         if settings
         else yes("ConfigApplied", "UpToDate", f"revision {target.hash}")
     )
-    if roll.stalled:
-        findings.append(no("Rolling", "Stalled", roll.stalled))
+    if roll.stalled or observed.zookeeper.stalled:
+        findings.append(no("Rolling", "Stalled", roll.stalled or observed.zookeeper.stalled))
     elif not roll.done:
         findings.append(yes("Rolling", "Rolling", _roll_progress(roll, decided.upgrade)))
     elif observed.zookeeper.outdated:
@@ -283,8 +283,8 @@ def _ready(cluster: BrokerCluster, observed: Observed, decided: Decisions, offli
         return no("Ready", "ZooKeeperNotReady", observed.zookeeper.message or "ZooKeeper is starting")
     if replacement.blocked:
         return no("Ready", "VolumeLost", replacement.blocked)
-    if roll.stalled:
-        return no("Ready", "RollStalled", roll.stalled)
+    if roll.stalled or observed.zookeeper.stalled:
+        return no("Ready", "RollStalled", roll.stalled or observed.zookeeper.stalled)
     if replacement.message:
         return no("Ready", "ReplacingBroker", replacement.message)
     if not roll.done:

@@ -338,6 +338,8 @@ class ZooKeeperState:
     """The revision of the spec that servers should run."""
     servers: tuple[ZooKeeperServer, ...] = ()
     """Those that the operator runs as separate servers."""
+    stalled: str = ""
+    """Why their rolling restart has stopped."""
 
     @property
     def outdated(self) -> tuple[ZooKeeperServer, ...]:

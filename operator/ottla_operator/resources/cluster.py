@@ -248,8 +248,8 @@ class Template(Model):
 class RollingUpdate(Model):
     strategy: Literal["Auto", "OnApproval"] = Field(
         default="Auto",
-        description="Auto: brokers restart when a change needs it; OnApproval: they wait for `kubectl "
-        "ottla roll`.",
+        description="Auto: brokers and ZooKeeper servers restart when a change needs it; OnApproval: they "
+        "wait for `kubectl ottla roll`. Default: Auto.",
     )
     max_unavailable_per_rack: int = Field(
         default=1, ge=1, description="The maximum of unavailable brokers in a rack; never in two racks."
