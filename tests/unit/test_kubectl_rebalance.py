@@ -40,7 +40,7 @@ PROPOSAL: dict[str, Any] = {
 }
 
 
-class FakeKubectl:
+class FakeKubectl(command.Kubectl):
     """Instead of kubectl: a cluster whose operator answers requests at once."""
 
     def __init__(self, state: dict[str, Any] | None = None) -> None:
