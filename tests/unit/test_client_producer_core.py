@@ -593,6 +593,8 @@ def test_a_record_that_expires_unsent_fails_the_commit(commits_before: bool) -> 
     simulation.send(b"never sent", 0)
     simulation.send(b"sent", 1)
     poll_repeatedly(simulation)
+    simulation.serve(simulation.leaders[1])
+    assert simulation.written(b"sent") == TopicPartition(TOPIC, 1)
     committed = RecordingCallback()
     if commits_before:
         transactions.commit(committed)
