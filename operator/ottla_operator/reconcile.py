@@ -26,7 +26,7 @@ from ottla_operator.planning.steps import Reassign, ResourcePlan, Step
 from ottla_operator.planning.throttle import Throttling, plan_throttle
 from ottla_operator.planning.topics import Defaults, plan_topics
 from ottla_operator.planning.users import plan_users, secrets_of
-from ottla_operator.platform.interfaces import Ensured, Environment
+from ottla_operator.platform.interfaces import Ensured, Environment, StepFailed
 from ottla_operator.resources import (
     AnyResource,
     BrokerCluster,
@@ -77,7 +77,11 @@ class Reconciler:
         cluster = clusters[0]
         non_clusters = [r for r in resources if not isinstance(r, BrokerCluster)]
         members = [r for r in non_clusters if r.spec.cluster_ref.name == cluster.metadata.name]
-        observed = await self._observe(cluster, members)
+        try:
+            observed = await self._observe(cluster, members)
+        except StepFailed as failure:
+            await self._without_observation(cluster, members, failure, result)
+            return result
         result.observed = observed
         traits = self._platform.traits(cluster)
         upgrade = plan_upgrade(cluster.spec, observed, traits, cluster.status.upgrade)
@@ -132,6 +136,21 @@ class Reconciler:
         kafka = await self._environment.kafka.observe(addresses, groups, access=bool(users))
         secrets = await self._environment.secrets.read(secrets_of(users, cluster)) if users else {}
         return Observed(zookeeper, brokers, kafka, self._clock_ms(), secrets)
+
+    async def _without_observation(
+        self,
+        cluster: BrokerCluster,
+        members: Sequence[AnyResource],
+        failure: StepFailed,
+        result: ReconcileResult,
+    ) -> None:
+        """Report that the cluster cannot be observed. Nothing is changed meanwhile."""
+        findings = (no("Ready", failure.reason, failure.message),)
+        await self._executor.finish(ResourcePlan(cluster, findings, cluster.status), [], result)
+        message = f"the cluster cannot be observed: {failure.message}"
+        for member in members:
+            findings = (no("Ready", "ClusterNotReady", message),)
+            await self._executor.finish(ResourcePlan(member, findings, member.status), [], result)
 
     # ---- planning
 

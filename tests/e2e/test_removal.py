@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.clusters import NAMESPACE, Cluster, cluster_spec
+from tests.e2e.installing import install_operator, uninstall_operator
 from tests.e2e.kills import KilledAtEachStep
 from tests.e2e.kube import Kube, wait_for
 
@@ -69,6 +70,30 @@ def test_a_namespace_deleted_in_one_go_is_gone_within_a_minute(kube: Kube, brief
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
     print(f"namespace gone: {length_s:.0f} s, {waited_s:.0f} s short of cores, at load {load:.1f} a core")
     assert length_s - waited_s < _GONE_S * max(1.0, load)
+
+
+def test_a_cluster_created_again_at_once_is_a_new_one(kube: Kube, brief: Cluster) -> None:
+    """Its objects are made when the garbage collector has deleted those of the former one."""
+    found = kube.get("brokercluster", "brief", brief.namespace)
+    assert found is not None
+    before = set(brief.brokers().values())
+    kube.delete("brokercluster", "brief", brief.namespace)
+    brief.create(found["spec"])
+    brief.wait_ready()
+    assert not before & set(brief.brokers().values())
+    kube.kubectl("delete", "namespace", brief.namespace, "--wait=true", timeout_s=600)
+
+
+def test_without_an_operator_no_namespace_is_held_up(kube: Kube, brief: Cluster) -> None:
+    kube.kubectl("wait", "topic.ottla.dev/some", "-n", brief.namespace, "--for=condition=Ready")
+    uninstall_operator(kube)
+    try:
+        for kind, name in (("brokercluster", "brief"), ("topic", "some"), ("quota", "all")):
+            condition = brief.condition("Ready", kind, name)
+            assert (condition["status"], condition["reason"]) == ("Unknown", "NotWatched")
+        kube.kubectl("delete", "namespace", brief.namespace, "--wait=true", timeout_s=300)
+    finally:
+        install_operator(kube)
 
 
 def _waited_for_cores_s() -> float:

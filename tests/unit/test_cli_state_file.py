@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 
 import pytest
 
 from ottla.cli import broker as module
 from ottla.cli.broker import state_file
+from ottla.metadata.config import BrokerConfig
+from ottla.metadata.zookeeper_access import ZooKeeperAccess
 
 
 def test_the_file_has_the_brokers_state_and_is_removed_at_its_end(
@@ -37,4 +40,22 @@ def test_no_file_is_written_without_a_path(tmp_path: Path) -> None:
             pass
 
     asyncio.run(life())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fenced_broker_serves_nothing_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    """It needs neither ZooKeeper nor its log directory."""
+    state = tmp_path / "state"
+    settings = {"broker.id": "1", "zookeeper.connect": "nowhere:1", "log.dirs": str(tmp_path / "data")}
+    config = BrokerConfig.from_properties({**settings, "ottla.fenced": "true"})
+
+    async def life() -> int:
+        serving = asyncio.ensure_future(module._serve(config, ZooKeeperAccess.of(config, {}), state))
+        while not state.exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert state.read_text() == "fenced\n"
+        signal.raise_signal(signal.SIGTERM)
+        return await serving
+
+    assert asyncio.run(life()) == 0
     assert list(tmp_path.iterdir()) == []

@@ -47,7 +47,7 @@ _STATE_INTERVAL_S: Final = 1.0
     "--state-file",
     "state",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="A file for probes with the broker's state: starting, recovering, ready or stopping.",
+    help="A file for probes with the broker's state: starting, recovering, ready, stopping or fenced.",
 )
 def broker(config_file: Path, override: tuple[str, ...], log_level: str, state: Path | None) -> None:
     """Run one broker with a server.properties, as kafka-server-start.sh does.
@@ -114,6 +114,11 @@ async def _serve(config: BrokerConfig, access: ZooKeeperAccess, state: Path | No
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    if config.get_bool("ottla.fenced"):
+        log.warning("broker %d is fenced (ottla.fenced=true): it serves nothing", config.broker_id)
+        async with state_file(state, lambda: "fenced"):
+            await stopping.wait()
+        return 0
     server = Broker(config, zookeeper_access=access)
     async with state_file(state, lambda: server.phase):
         return await _run(server, stopping)
@@ -155,8 +160,8 @@ async def state_file(path: Path | None, phase: Callable[[], str]) -> AsyncIterat
     """Write the broker's state to a file every second while the context lasts, then remove the file. None: no
     file.
 
-    The file has one line: starting, recovering, ready or stopping. The event loop writes it, so that an old
-    file means that the loop is blocked.
+    The file has one line: starting, recovering, ready, stopping or fenced. The event loop writes it, so that
+    an old file means that the loop is blocked.
     """
     if path is None:
         yield

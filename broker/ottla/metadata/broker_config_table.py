@@ -281,6 +281,8 @@ OTTLA_CONFIGS = ConfigDef(
         ottla.fetch.session.max.partitions INT 100000 >=0
             | Maximum number of partitions in the fetch sessions of all consumers; one session has at most a
             | fifth of that. A consumer with more partitions fetches without a session.
+        ottla.fenced BOOLEAN false
+            | The process waits for SIGTERM and serves nothing; its files can be examined.
         ottla.http.port INT -1 >=-1
             | The port of /metrics, /healthz and /readyz; 0 is any free port, -1 none.
         ottla.http.host STRING "" | The address to serve them on; empty is every address.

@@ -22,14 +22,18 @@ import click
 from ottla_operator.conditions import iso_time
 from ottla_operator.kubectl.report import Part, Report, archive
 from ottla_operator.kubectl.screen import overview, screen
-from ottla_operator.kubernetes.naming import CLUSTER_LABEL, CONFIG_DIR, PROPERTIES
+from ottla_operator.kubernetes.naming import CLUSTER_LABEL, CONFIG_DIR, FINALIZER, PROPERTIES, broker_pod
 from ottla_operator.resources import KINDS
 from ottla_operator.resources.common import (
     APPROVE_ANNOTATION,
+    FENCE_ANNOTATION,
+    FENCE_NOW_ANNOTATION,
     GROUP,
+    HIBERNATE_ANNOTATION,
     PAUSE_ANNOTATION,
     REASSIGN_ANNOTATION,
     RESTART_ANNOTATION,
+    RESTART_POD_ANNOTATION,
 )
 
 _TIMEOUT_S = 60
@@ -189,7 +193,7 @@ def reassign(kubectl: Kubectl, cluster: str, emptied: str | None, release: bool,
         return
     request: dict[str, Any] = {"id": uuid.uuid4().hex[:12]}
     if emptied is not None:
-        request["empty"] = _ids(emptied)
+        request["empty"] = _ids(emptied, "--empty")
     annotation = f"{REASSIGN_ANNOTATION}={json.dumps(request)}"
     kubectl.run("annotate", _PLURAL, cluster, annotation, "--overwrite")
     what = (
@@ -200,11 +204,11 @@ def reassign(kubectl: Kubectl, cluster: str, emptied: str | None, release: bool,
         _wait_for_request(kubectl, cluster, request["id"])
 
 
-def _ids(text: str) -> list[int]:
+def _ids(text: str, option: str) -> list[int]:
     try:
         return sorted({int(part) for part in text.split(",")})
     except ValueError:
-        raise click.BadParameter(f"{text!r} is not a list of broker ids", param_hint="--empty") from None
+        raise click.BadParameter(f"{text!r} is not a list of broker ids", param_hint=option) from None
 
 
 def _wait_for_request(kubectl: Kubectl, cluster: str, id_: str) -> None:
@@ -242,6 +246,92 @@ def resume(kubectl: Kubectl, cluster: str) -> None:
     """Resume the reconciliation of CLUSTER."""
     kubectl.run("annotate", _PLURAL, cluster, f"{PAUSE_ANNOTATION}-")
     click.echo(f"reconciliation of {cluster} is resumed")
+
+
+@main.command()
+@_global_flags
+@click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces.")
+@click.pass_obj
+def release(kubectl: Kubectl, all_namespaces: bool) -> None:
+    """Let resources be deleted when the operator is gone for good and was not uninstalled by its chart.
+
+    Removes the operator's finalizer from all resources. An operator that still runs adds it again.
+    """
+    plurals = ",".join(f"{model.definition.plural}.{GROUP}" for model in KINDS.values())
+    released = 0
+    for item in kubectl.items(plurals, *(["-A"] if all_namespaces else [])):
+        metadata = item["metadata"]
+        finalizers = metadata.get("finalizers") or []
+        if FINALIZER not in finalizers:
+            continue
+        left = [name for name in finalizers if name != FINALIZER]
+        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": left}}
+        plural = f"{KINDS[item['kind']].definition.plural}.{GROUP}"
+        kubectl.add_flag("namespace", metadata["namespace"])
+        kubectl.run("patch", plural, metadata["name"], "--type=merge", "-p", json.dumps(patch))
+        click.echo(f"{metadata['namespace']}/{item['kind']}/{metadata['name']} is released")
+        released += 1
+    if not released:
+        click.echo("no resource has the operator's finalizer")
+
+
+@main.command()
+@_global_flags
+@click.argument("cluster")
+@click.argument("broker", type=click.IntRange(min=0))
+@click.pass_obj
+def restart(kubectl: Kubectl, cluster: str, broker: int) -> None:
+    """Restart one BROKER of CLUSTER, when its partitions can spare it."""
+    pod = broker_pod(cluster, broker)
+    kubectl.run("annotate", "pod", pod, f"{RESTART_POD_ANNOTATION}=true", "--overwrite")
+    click.echo(f"restart of {pod} requested; kubectl ottla status {cluster} shows the progress")
+
+
+@main.command()
+@_global_flags
+@click.argument("cluster")
+@click.argument("brokers", metavar="BROKER[,BROKER…]")
+@click.option("--now", is_flag=True, help="Even if partitions fall below min.insync.replicas.")
+@click.pass_obj
+def fence(kubectl: Kubectl, cluster: str, brokers: str, now: bool) -> None:
+    """Stop BROKER of CLUSTER and keep it stopped; its pod, its volume and its replicas stay.
+
+    The list replaces the one before. Rolls wait until no broker is fenced.
+    """
+    listed = ",".join(map(str, _ids(brokers, "BROKER")))
+    at_once = f"{FENCE_NOW_ANNOTATION}=true" if now else f"{FENCE_NOW_ANNOTATION}-"
+    kubectl.run("annotate", _PLURAL, cluster, f"{FENCE_ANNOTATION}={listed}", at_once, "--overwrite")
+    click.echo(f"broker {listed} of {cluster} is fenced; kubectl ottla unfence {cluster} ends it")
+
+
+@main.command()
+@_global_flags
+@click.argument("cluster")
+@click.pass_obj
+def unfence(kubectl: Kubectl, cluster: str) -> None:
+    """Start all fenced brokers of CLUSTER again."""
+    kubectl.run("annotate", _PLURAL, cluster, f"{FENCE_ANNOTATION}-", f"{FENCE_NOW_ANNOTATION}-")
+    click.echo(f"no broker of {cluster} is fenced any more")
+
+
+@main.command()
+@_global_flags
+@click.argument("cluster")
+@click.pass_obj
+def hibernate(kubectl: Kubectl, cluster: str) -> None:
+    """Stop all brokers and ZooKeeper of CLUSTER, and keep all data."""
+    kubectl.run("annotate", _PLURAL, cluster, f"{HIBERNATE_ANNOTATION}=true", "--overwrite")
+    click.echo(f"{cluster} hibernates; kubectl ottla wake {cluster} starts it again")
+
+
+@main.command()
+@_global_flags
+@click.argument("cluster")
+@click.pass_obj
+def wake(kubectl: Kubectl, cluster: str) -> None:
+    """Start a CLUSTER that hibernates."""
+    kubectl.run("annotate", _PLURAL, cluster, f"{HIBERNATE_ANNOTATION}-")
+    click.echo(f"{cluster} starts again; kubectl ottla status {cluster} shows the progress")
 
 
 @main.command()

@@ -59,6 +59,10 @@ def name_of(item: Object) -> str:
     return str(item["metadata"]["name"])
 
 
+FENCED: Final = "fenced"
+"""The key, in the settings that a pod runs with, of a broker that must not run."""
+
+
 def uid_of(item: Object) -> str:
     return str(item["metadata"].get("uid", ""))
 
@@ -71,6 +75,14 @@ def annotations_of(item: Object) -> Mapping[str, str]:
 def restarted_at(stateful_set: Object) -> str:
     """The value of `kubectl rollout restart` of the StatefulSet, or ""."""
     return annotations_of(stateful_set["spec"]["template"]).get(naming.RESTARTED_AT_ANNOTATION, "")
+
+
+def last_restart(stateful_set: Object | None, pods: Iterable[Object]) -> str:
+    """The value of the last `kubectl rollout restart`, or "": of the StatefulSet's template, else of its
+    pods, which have it when the StatefulSet was created again or somebody removed it."""
+    of_set = "" if stateful_set is None else restarted_at(stateful_set)
+    of_pods = (annotations_of(pod).get(naming.RESTARTED_AT_ANNOTATION, "") for pod in pods)
+    return of_set or max(of_pods, default="")
 
 
 def pods_of(listed: Listed, cluster: str) -> dict[int, Object]:
@@ -158,6 +170,7 @@ def _instance(
         message=message,
         process_started=state != "Starting" or "running" in (seen.get("state") or {}),
         volume_loss=loss,
+        fenced=settings.get(FENCED) == "true",
     )
 
 
@@ -203,6 +216,18 @@ def pod_state(pod: Object, seen: Object) -> tuple[BrokerRunState, str]:
         last = (seen.get("lastState") or {}).get("terminated")
         return "Starting", f"restarting: the container {_why_ended(last)}" if last else ""
     return "Running", "the pod is not ready"
+
+
+def is_failing(pod: Object, seen: Object) -> bool:
+    """Whether the pod will not come up: its container crashes again and again, or cannot be created."""
+    state, _ = pod_state(pod, seen)
+    hopeless = _waiting(seen) in _HOPELESS or int(seen.get("restartCount", 0)) >= CRASHES_MAX
+    return state == "Crashed" and hopeless
+
+
+def created_at(pod: Object) -> int:
+    """When the pod was created, milliseconds since the epoch."""
+    return _time(pod["metadata"].get("creationTimestamp")) or 0
 
 
 def container_of(pod: Object, name: str) -> Object:

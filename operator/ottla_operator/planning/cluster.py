@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ottla_operator.conditions import Finding, no
-from ottla_operator.planning.cluster_status import Decisions, findings_of, status_of
+from ottla_operator.conditions import Finding, no, unknown
+from ottla_operator.planning.cluster_status import Decisions, findings_of, hibernation_status, status_of
+from ottla_operator.planning.fencing import Fencing, fenced_brokers, plan_fencing
 from ottla_operator.planning.observed import Observed, PartitionKey
 from ottla_operator.planning.placement import Changes, Racks
 from ottla_operator.planning.quotas import plan_defaults
@@ -105,24 +106,35 @@ def plan_cluster(
         return _plan_deletion(cluster, observed)
     spec = cluster.spec
     request = request_of(cluster.metadata.annotations, spec.replicas)
-    members = members_of(spec, observed, emptied_by(request))
+    fenced, fence_problem = fenced_brokers(cluster.metadata.annotations, spec.replicas)
+    members = members_of(spec, observed, emptied_by(request), fenced)
+    if cluster.hibernates:
+        return _plan_hibernation(cluster, observed, restarts)
     # A requested restart is approved by the request, unless it brings other changes with it.
     approved = cluster.may_roll_to(target.hash) or all(
         is_requested_only(target, instance.config_hash, instance.settings)
         for broker, instance in observed.brokers.items()
-        if broker in members.desired
+        if broker in members.working
     )
-    roll = plan_roll(observed, members.desired, target.hash, spec.rolling_update, approved=approved)
-    roll = _until_caught_up(cluster, observed, target, roll)
+    roll = plan_roll(
+        observed,
+        members.working,
+        target.hash,
+        spec.rolling_update,
+        approved=approved,
+        fenced=members.fenced,
+    )
+    roll = _until_caught_up(cluster, observed, target, roll, members)
     scaling, asked = Scaling(), cluster.status.reassign_request
-    replacement = Replacement()
+    replacement, fencing = Replacement(), Fencing()
     defaults = plan_defaults(cluster, observed, elsewhere=quota_owns_default_client)
     settings = _settings(cluster, observed, target)
     steps: list[ClusterStep] = []
     if not observed.zookeeper.running:
         steps.append(EnsureZooKeeper())
     else:
-        replacement = plan_replacement(observed, members.desired, spec.rolling_update, roll.bounce)
+        replacement = plan_replacement(observed, members.working, spec.rolling_update, roll.bounce)
+        fencing = plan_fencing(cluster.metadata.annotations, observed, members, roll.bounce)
         steps += _starts(observed, members, target, roll)
         steps += replacement.steps
         steps += [*(_alterations(settings) if settings.recorded else ()), *defaults.steps]
@@ -130,10 +142,12 @@ def plan_cluster(
         elect = _elections(observed, members) if spec.rolling_update.elect_preferred_leaders else ()
         if elect:
             steps.append(ElectPreferredLeaders(elect))
-        steps += _bounces(observed, target, roll)
+        steps += [*fencing.steps, *_bounces(observed, target, roll)]
         steps += scaling.steps
     altered: list[ClusterStep] = [*_alterations(settings), *defaults.due]
-    decided = Decisions(members, target, roll, scaling, replacement, altered, upgrade or Upgrade(), request)
+    decided = Decisions(
+        members, target, roll, scaling, replacement, fencing, altered, upgrade or Upgrade(), request
+    )
     more = {
         "handled_restarts": list(restarts),
         "default_quotas": defaults.record,
@@ -147,31 +161,32 @@ def plan_cluster(
         status=status_of(cluster, observed, decided).model_copy(update=more),
         placement=_placement(observed, members),
         moves=scaling.changes,
-        event_records=_event_records(cluster.status.reassign_request, asked),
+        event_records=_event_records(cluster.status.reassign_request, asked, fence_problem),
     )
 
 
 def _event_records(
-    before: ReassignRequestStatus | None, now: ReassignRequestStatus | None
+    before: ReassignRequestStatus | None, now: ReassignRequestStatus | None, fence_problem: str
 ) -> tuple[EventRecord, ...]:
-    """An Event for the end of a requested reassignment, once."""
+    """An Event for the end of a requested reassignment, once, and one for a wrong list of brokers."""
+    wrong = (EventRecord("FenceRefused", fence_problem, warning=True),) if fence_problem else ()
     if now is None or now.phase not in ("Completed", "Refused"):
-        return ()
+        return wrong
     if before is not None and (before.id, before.phase) == (now.id, now.phase):
-        return ()
+        return wrong
     message = f"request {now.id}: {now.message}"
-    return (EventRecord(f"Reassign{now.phase}", message, warning=now.phase == "Refused"),)
+    return (*wrong, EventRecord(f"Reassign{now.phase}", message, warning=now.phase == "Refused"))
 
 
-def _until_caught_up(cluster: BrokerCluster, observed: Observed, target: Revision, roll: Roll) -> Roll:
+def _until_caught_up(
+    cluster: BrokerCluster, observed: Observed, target: Revision, roll: Roll, members: Members
+) -> Roll:
     """The roll, continued after its last bounce until that broker is in the ISR of all its partitions."""
     before = cluster.status.rollout
     if not roll.done or before is None or before.target_hash != target.hash:
         return roll
     for partition in observed.kafka.partitions():
-        lagging = [
-            b for b in partition.origin_replicas if b not in partition.isr and b < cluster.spec.replicas
-        ]
+        lagging = [b for b in partition.origin_replicas if b not in partition.isr and b in members.working]
         if lagging:
             waiting = {lagging[0]: f"itself to rejoin the ISR of {partition.name}"}
             return Roll((), waiting, roll.updated, roll.total)
@@ -203,9 +218,38 @@ def _plan_deletion(cluster: BrokerCluster, observed: Observed) -> ClusterPlan:
     )
 
 
+def _plan_hibernation(cluster: BrokerCluster, observed: Observed, restarts: Sequence[str]) -> ClusterPlan:
+    """Stop all brokers at the same time, then ZooKeeper. Volumes and all other objects are kept."""
+    working = {b: i for b, i in observed.brokers.items() if i.state not in ("Stopped", "Crashed")}
+    steps: list[ClusterStep] = [
+        StopBroker(broker, "the cluster hibernates")
+        for broker, instance in sorted(working.items())
+        if instance.state != "Stopping"
+    ]
+    stops_zookeeper = cluster.spec.zookeeper.connect is None and observed.zookeeper.running
+    if not working and stops_zookeeper:
+        steps.append(StopZooKeeper())
+    rest = f"{len(working)} brokers are still to be stopped" if working else "all brokers are stopped"
+    reason = "Hibernating" if working or stops_zookeeper else "Hibernated"
+    message = f"an annotation lets the cluster hibernate: {rest}, their data is kept"
+    return ClusterPlan(
+        steps=tuple(steps),
+        findings=(
+            no("Ready", reason, message),
+            no("Available", reason, message),
+            unknown("FullyReplicated", reason),
+            unknown("ConfigApplied", reason),
+            no("Rolling", "NotRolling"),
+            no("Scaling", "NotScaling"),
+        ),
+        status=hibernation_status(cluster, observed, restarts),
+        placement=Placement(),
+    )
+
+
 def _starts(observed: Observed, members: Members, target: Revision, roll: Roll) -> list[ClusterStep]:
     steps: list[ClusterStep] = []
-    for broker in members.desired:
+    for broker in members.working:
         instance = observed.brokers.get(broker)
         if instance is None:
             steps.append(StartBroker(broker))
@@ -280,7 +324,7 @@ def _scaling(
 
 def _elections(observed: Observed, members: Members) -> tuple[PartitionKey, ...]:
     """Partitions whose preferred replica is in sync, registered and not the leader."""
-    if any(not observed.in_service(broker) for broker in members.desired):
+    if any(not observed.in_service(broker) for broker in members.working):
         return ()
     return tuple(
         partition.key
@@ -297,7 +341,7 @@ def _elections(observed: Observed, members: Members) -> tuple[PartitionKey, ...]
 def _placement(observed: Observed, members: Members) -> Placement:
     kafka = observed.kafka
     coming = []
-    for broker in members.desired:
+    for broker in members.working:
         instance = observed.brokers.get(broker)
         late = (
             instance is not None

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ottla_operator.conditions import Finding, iso_time, no, unknown, yes
+from ottla_operator.planning.fencing import Fencing
 from ottla_operator.planning.observed import Observed, ZooKeeperState
 from ottla_operator.planning.reassign_requests import ReassignRequest
 from ottla_operator.planning.replacement import Replacement
@@ -35,11 +36,37 @@ class Decisions:
     roll: Roll
     scaling: Scaling
     replacement: Replacement
+    fencing: Fencing
     settings: Sequence[ClusterStep]
     """The changes of dynamic settings."""
     upgrade: Upgrade
     request: ReassignRequest | None = None
     """The reassignment that the annotation requests."""
+
+
+def hibernation_status(
+    cluster: BrokerCluster, observed: Observed, restarts: Sequence[str]
+) -> BrokerClusterStatus:
+    """The status of a cluster that hibernates: it keeps what was known, besides counts and states."""
+    versions = {broker.id: broker.version for broker in cluster.status.brokers}
+    changes = {
+        "replicas": len(observed.brokers),
+        "ready_replicas": sum(observed.in_service(broker) for broker in observed.brokers),
+        "controller_id": observed.kafka.controller_id,
+        "brokers": [
+            BrokerStatus(
+                id=broker,
+                pod_name=instance.name,
+                ready=observed.in_service(broker),
+                state=instance.state,
+                config_hash=instance.config_hash,
+                version=versions.get(broker, ""),
+            )
+            for broker, instance in sorted(observed.brokers.items())
+        ],
+        "handled_restarts": list(restarts),
+    }
+    return cluster.status.model_copy(update=changes)
 
 
 def _under_min_isr(observed: Observed) -> int:
@@ -139,6 +166,8 @@ def _broker_statuses(observed: Observed, decided: Decisions) -> list[BrokerStatu
         state: str = instance.state
         if broker in members.surplus and state == "Running":
             state = "Draining"
+        elif broker in members.fenced and (instance.fenced or state in ("Stopped", "Crashed")):
+            state = "Fenced"
         elif state == "Running" and not observed.in_service(broker):
             state = "NotReady"
         reasons = (
@@ -146,7 +175,12 @@ def _broker_statuses(observed: Observed, decided: Decisions) -> list[BrokerStatu
             if broker in members.desired and instance.config_hash
             else []
         )
-        sources = (decided.replacement.waiting, decided.roll.waiting, decided.scaling.waiting)
+        sources = (
+            decided.fencing.waiting,
+            decided.replacement.waiting,
+            decided.roll.waiting,
+            decided.scaling.waiting,
+        )
         waiting = next(
             (reasons_by[broker] for reasons_by in sources if reasons_by.get(broker)), instance.message
         )
@@ -200,8 +234,8 @@ def findings_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) 
         if settings
         else yes("ConfigApplied", "UpToDate", f"revision {target.hash}")
     )
-    if roll.stalled:
-        findings.append(no("Rolling", "Stalled", roll.stalled))
+    if roll.stalled or observed.zookeeper.stalled:
+        findings.append(no("Rolling", "Stalled", roll.stalled or observed.zookeeper.stalled))
     elif not roll.done:
         findings.append(yes("Rolling", "Rolling", _roll_progress(roll, decided.upgrade)))
     elif observed.zookeeper.outdated:
@@ -243,20 +277,20 @@ def _roll_progress(roll: Roll, upgrade: Upgrade) -> str:
 
 def _ready(cluster: BrokerCluster, observed: Observed, decided: Decisions, offline: list[str]) -> Finding:
     roll, scaling, replacement = decided.roll, decided.scaling, decided.replacement
-    not_ready = [broker for broker in decided.members.desired if not observed.in_service(broker)]
+    not_ready = [broker for broker in decided.members.working if not observed.in_service(broker)]
     if not observed.zookeeper.running:
         return no("Ready", "ZooKeeperNotReady", observed.zookeeper.message or "ZooKeeper is starting")
     if replacement.blocked:
         return no("Ready", "VolumeLost", replacement.blocked)
-    if roll.stalled:
-        return no("Ready", "RollStalled", roll.stalled)
+    if roll.stalled or observed.zookeeper.stalled:
+        return no("Ready", "RollStalled", roll.stalled or observed.zookeeper.stalled)
     if replacement.message:
         return no("Ready", "ReplacingBroker", replacement.message)
     if not roll.done:
         return no("Ready", "Rolling", _roll_progress(roll, decided.upgrade))
     if not_ready:
-        wanted = cluster.spec.replicas
-        message = f"{wanted - len(not_ready)} of {wanted} brokers are ready"
+        ready = len(decided.members.working) - len(not_ready)
+        message = f"{ready} of {cluster.spec.replicas} brokers are ready"
         reasons = [
             f"broker {broker}: {observed.brokers[broker].message}"
             for broker in not_ready
@@ -273,6 +307,9 @@ def _ready(cluster: BrokerCluster, observed: Observed, decided: Decisions, offli
         return no("Ready", scaling.reason, scaling.message)
     if offline:
         return no("Ready", "PartitionsOffline", f"{_count_of(offline)} without a leader")
+    if decided.members.fenced:
+        fenced = ", ".join(str(broker) for broker in sorted(decided.members.fenced))
+        return no("Ready", "BrokersFenced", f"broker {fenced} is fenced by an annotation")
     if decided.upgrade.refused:
         return no("Ready", "DowngradeRefused", decided.upgrade.refused)
     return yes("Ready", "AllBrokersReady", f"{cluster.spec.replicas} brokers are ready")

@@ -61,6 +61,8 @@ class BrokerInstance:
     process_started: bool = True
     """Its process has started: a broker in state Starting may be recovering its logs."""
     volume_loss: VolumeLoss | None = None
+    fenced: bool = False
+    """Its platform runs the broker's surroundings without the broker (`planning.fencing`)."""
 
     @property
     def stopped_by_us(self) -> bool:
@@ -336,6 +338,8 @@ class ZooKeeperState:
     """The revision of the spec that servers should run."""
     servers: tuple[ZooKeeperServer, ...] = ()
     """Those that the operator runs as separate servers."""
+    stalled: str = ""
+    """Why their rolling restart has stopped."""
 
     @property
     def outdated(self) -> tuple[ZooKeeperServer, ...]:

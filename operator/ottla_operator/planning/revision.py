@@ -34,6 +34,8 @@ _INTERNAL_MIN_ISR = "transaction.state.log.min.isr"
 
 RESTART: Final = "restart"
 """The key in `traits` of the last requested restart (`planning.restarts`)."""
+RESTART_OF_BROKER: Final = "restart of the broker"
+"""The key in the settings that a broker runs with, when its platform requests its restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ def restart_reasons(target: Revision, running_hash: str, running: Mapping[str, s
     reasons = [
         f"a restart was requested: {target.traits.get(RESTART, '')}"
         if name == RESTART
+        else "a restart of this broker was requested"
+        if name == RESTART_OF_BROKER
         else f"{name} has changed"
         for name in _changed(target, running)
     ]
@@ -109,7 +113,7 @@ def _changed(target: Revision, running: Mapping[str, str]) -> list[str]:
 
 def is_requested_only(target: Revision, running_hash: str, running: Mapping[str, str]) -> bool:
     """Whether a broker that runs with `running` needs no restart besides the requested one."""
-    return running_hash == target.hash or _changed(target, running) == [RESTART]
+    return running_hash == target.hash or set(_changed(target, running)) <= {RESTART, RESTART_OF_BROKER}
 
 
 # ---- `spec.version`: upgrades of inter.broker.protocol.version

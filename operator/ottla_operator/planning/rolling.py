@@ -9,7 +9,7 @@ One pure function, `plan_roll`, called by `planning.cluster`. The rules, in the 
    process has not started (no node, no image).
 3. Then those in service, by id, the controller last. Such a broker is bounced only when
    a. all brokers that are down are in its rack and fewer than `maxUnavailablePerRack` (without racks: none is
-      down);
+      down), and no broker is fenced;
    b. the brokers bounced before have been ready for `minReadySeconds` and are in all ISRs again;
    c. every partition with a replica on it keeps `min.insync.replicas` without it and without the others
       bounced in the same step. A partition with replication factor <= min ISR is exempt, as long as another
@@ -56,8 +56,10 @@ def plan_roll(
     policy: RollingUpdate,
     *,
     approved: bool = True,
+    fenced: Collection[int] = (),
 ) -> Roll:
-    """Decide over the brokers `members`, which are all desired. `approved`: the strategy allows the roll."""
+    """Decide over the brokers `members`, which are all desired. `approved`: the strategy allows the roll;
+    `fenced`: other brokers, which are down on purpose."""
     stale = [
         b for b in sorted(members) if b in observed.brokers and observed.brokers[b].config_hash != target_hash
     ]
@@ -80,6 +82,8 @@ def plan_roll(
     if out:
         return _roll_unready(observed, stale, out, policy, updated, total)
     reason = _waiting_for_bounced(observed, bounced, policy)
+    if fenced:
+        reason = f"broker {min(fenced)}, which is fenced"
     if not observed.kafka.has_controller:
         reason = "a controller to be elected"
     if reason:

@@ -37,6 +37,13 @@ class Members:
     """Registered brokers that the operator does not run, such as Java brokers during a migration."""
     emptied: frozenset[int] = frozenset()
     """Desired brokers that must hold no replicas, as the annotation `ottla.dev/reassign` requests."""
+    fenced: frozenset[int] = frozenset()
+    """Desired brokers that must not run (`planning.fencing`)."""
+
+    @property
+    def working(self) -> tuple[int, ...]:
+        """The desired brokers that should be in service."""
+        return tuple(broker for broker in self.desired if broker not in self.fenced)
 
     def may_hold(self, observed: Observed) -> Racks:
         """The brokers that may hold replicas, with their racks."""
@@ -54,14 +61,17 @@ class Members:
 
 
 def members_of(
-    spec: BrokerClusterSpec, observed: Observed, emptied: Collection[int] = frozenset()
+    spec: BrokerClusterSpec,
+    observed: Observed,
+    emptied: Collection[int] = frozenset(),
+    fenced: Collection[int] = frozenset(),
 ) -> Members:
-    """The cluster's brokers, from its spec and the observed state. `emptied`: as a request asks."""
+    """The cluster's brokers, from its spec and the observed state. `emptied`, `fenced`: as users ask."""
     desired = tuple(range(spec.replicas))
     surplus = tuple(sorted(broker for broker in observed.brokers if broker >= spec.replicas))
     known = {*desired, *observed.brokers}
     foreign = tuple(sorted(observed.kafka.brokers - known))
-    return Members(desired, surplus, foreign, frozenset(emptied) & frozenset(desired))
+    return Members(desired, surplus, foreign, frozenset(emptied) & {*desired}, frozenset(fenced) & {*desired})
 
 
 @dataclass(frozen=True, slots=True)

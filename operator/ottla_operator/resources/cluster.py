@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from ottla_operator.resources.common import (
     AGE,
     APPROVE_ANNOTATION,
+    HIBERNATE_ANNOTATION,
     LISTED_BY_NAME,
     MANAGED_SETTINGS,
     UNMANAGED_SETTINGS,
@@ -247,8 +248,8 @@ class Template(Model):
 class RollingUpdate(Model):
     strategy: Literal["Auto", "OnApproval"] = Field(
         default="Auto",
-        description="Auto: brokers restart when a change needs it; OnApproval: they wait for `kubectl "
-        "ottla roll`.",
+        description="Auto: brokers and ZooKeeper servers restart when a change needs it; OnApproval: they "
+        "wait for `kubectl ottla roll`. Default: Auto.",
     )
     max_unavailable_per_rack: int = Field(
         default=1, ge=1, description="The maximum of unavailable brokers in a rack; never in two racks."
@@ -530,6 +531,11 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         """Whether the strategy allows a roll to this revision. An approval names one or several."""
         approved = self.metadata.annotations.get(APPROVE_ANNOTATION, "")
         return self.spec.rolling_update.strategy == "Auto" or revision in approved.split(",")
+
+    @property
+    def hibernates(self) -> bool:
+        """Whether an annotation asks that no broker and no ZooKeeper server runs. All data is kept."""
+        return self.metadata.annotations.get(HIBERNATE_ANNOTATION, "").lower() == "true"
 
     def problems(self) -> Iterator[Problem]:
         problems, _ = broker_settings_problems(config_texts(self.spec.config))

@@ -27,6 +27,10 @@ RESTART_ANNOTATION = f"{GROUP}/restart-requested-at"
 
 REASSIGN_ANNOTATION = f"{GROUP}/reassign"
 REPLACE_KEY_ANNOTATION = f"{GROUP}/force-replace"
+HIBERNATE_ANNOTATION = f"{GROUP}/hibernate"
+FENCE_ANNOTATION = f"{GROUP}/fenced"
+FENCE_NOW_ANNOTATION = f"{GROUP}/fence-now"
+RESTART_POD_ANNOTATION = f"{GROUP}/restart"
 DELETE_VOLUME_ANNOTATION = f"{GROUP}/delete-pod-and-pvc"
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"

@@ -19,6 +19,7 @@ from typing import Final
 from ottla.simulation.cluster import PORT, Cluster, Machine, Violation
 from ottla.simulation.disk import SimulatedDisk
 from ottla.simulation.ensemble import HOST
+from ottla_operator.planning.fencing import fenced_brokers
 from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, ZooKeeperState
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.resources import BrokerCluster
@@ -72,6 +73,7 @@ class SimulatedPlatform:
         """Of removed brokers."""
         self._truths: deque[tuple[float, _Truth]] = deque()
         self._observed_s = 0.0
+        self._rests = False
         self._random = cluster.random("platform")
 
     # --- what runs without the operator ---
@@ -127,7 +129,7 @@ class SimulatedPlatform:
         self._observed_s = self._cluster.loop.now
         await asyncio.sleep(LATENCY_S)
         found = {broker: self._instance(broker, pod) for broker, pod in sorted(self.pods.items())}
-        return ZooKeeperState(True, HOST), found
+        return ZooKeeperState(not self._rests, HOST), found
 
     def _instance(self, broker: int, pod: Pod) -> BrokerInstance:
         machine = self._cluster.machines[broker]
@@ -172,10 +174,13 @@ class SimulatedPlatform:
         return Ensured()
 
     async def ensure_zookeeper(self, cluster: BrokerCluster) -> None:
-        """It always runs."""
+        self._rests = False
 
     async def stop_zookeeper(self, cluster: BrokerCluster) -> None:
-        self._accuse("the operator stops ZooKeeper of a cluster that is not deleted")
+        if cluster.hibernates and not any(machine.is_running for machine in self._cluster.machines.values()):
+            self._rests = True
+        else:
+            self._accuse("the operator stops ZooKeeper of a cluster that is neither deleted nor hibernates")
 
     async def start_broker(self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch | None) -> None:
         await asyncio.sleep(LATENCY_S)
@@ -220,14 +225,20 @@ class SimulatedPlatform:
         self, cluster: BrokerCluster, broker: int, after: BrokerLaunch | None = None
     ) -> None:
         await asyncio.sleep(LATENCY_S)
-        self._in_simulation(lambda: self._begin_stop(broker, after))
+        fenced, _ = fenced_brokers(cluster.metadata.annotations, cluster.spec.replicas)
+        if broker in fenced:
+            after = None
+        self._in_simulation(lambda: self._begin_stop(broker, after, fenced, hibernates=cluster.hibernates))
         await asyncio.sleep(LATENCY_S)
 
-    def _begin_stop(self, broker: int, after: BrokerLaunch | None) -> None:
+    def _begin_stop(
+        self, broker: int, after: BrokerLaunch | None, fenced: Collection[int], *, hibernates: bool
+    ) -> None:
         pod, machine = self.pods[broker], self._cluster.machines[broker]
         if pod.stopping:
             return
-        self._check_stop(broker)
+        if not hibernates:
+            self._check_stop(broker, fenced)
         pod.stopping, pod.returning, pod.after = True, after is not None, after
         machine.wanted = False
         self._cluster.loop.create_task(self._stop(machine, pod), context=self._cluster.network.context.copy())
@@ -276,8 +287,9 @@ class SimulatedPlatform:
 
     # --- judging the operator ---
 
-    def _check_stop(self, broker: int) -> None:
-        going = {other for other, pod in self.pods.items() if pod.stopping or pod.returning} - {broker}
+    def _check_stop(self, broker: int, fenced: Collection[int]) -> None:
+        going = {other for other, pod in self.pods.items() if pod.stopping or pod.returning}
+        going -= {broker, *fenced}
         if going:
             self._accuse(
                 f"the operator stops one broker at a time: it stops {broker} while brokers {sorted(going)} "

@@ -30,7 +30,7 @@ class SimulatedStore:
     def apply(
         self, kind: str, name: str, spec: Mapping[str, object], annotations: Mapping[str, str] | None = None
     ) -> None:
-        """Create a resource or change its spec, as a user does."""
+        """Create a resource or change its spec and its annotations, as a user does."""
         key = f"{kind}/{name}"
         old = self.stored.get(key)
         metadata: dict[str, object] = {

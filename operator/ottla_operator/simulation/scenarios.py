@@ -30,7 +30,7 @@ from ottla.simulation.workloads.append import Append
 from ottla_operator.planning.revision import RESTART
 from ottla_operator.reconcile import is_ready
 from ottla_operator.resources import AnyResource
-from ottla_operator.resources.common import RESTART_ANNOTATION
+from ottla_operator.resources.common import FENCE_ANNOTATION, HIBERNATE_ANNOTATION, RESTART_ANNOTATION
 from ottla_operator.simulation.operator import Lifetime, SimulatedOperator
 from ottla_operator.simulation.platform import SimulatedPlatform
 from ottla_operator.simulation.resources import SimulatedStore
@@ -50,8 +50,8 @@ class Change:
     replicas: int | None = None
     config: Mapping[str, str] | None = None
     factor: int | None = None
-    restart: str | None = None
-    """A requested restart; "" removes the request."""
+    annotations: Mapping[str, str] | None = None
+    """All annotations of the BrokerCluster from now on."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,27 @@ SCENARIOS: Final = {
     "rolls": Scenario(tuple(Change(share / 8, config={_SETTING: str(400 + share)}) for share in range(1, 7))),
     "scale and roll": Scenario((Change(0.1, replicas=4), Change(0.3, replicas=3, config={_SETTING: "400"}))),
     "factor and roll": Scenario((Change(0.1, factor=3), Change(0.2, config={_SETTING: "400"})), factor=2),
+    "hibernate": Scenario(
+        (Change(0.15, annotations={HIBERNATE_ANNOTATION: "true"}), Change(0.5, annotations={}))
+    ),
+    "hibernate and roll": Scenario(
+        (
+            Change(0.1, annotations={HIBERNATE_ANNOTATION: "true"}, config={_SETTING: "400"}),
+            Change(0.3, annotations={}, replicas=4),
+            Change(0.6, replicas=3),
+        )
+    ),
+    "fence": Scenario((Change(0.15, annotations={FENCE_ANNOTATION: "1"}), Change(0.5, annotations={}))),
+    "fence and roll": Scenario(
+        (
+            Change(0.1, annotations={FENCE_ANNOTATION: "2"}),
+            Change(0.3, config={_SETTING: "400"}),
+            Change(0.5, annotations={FENCE_ANNOTATION: "0"}),
+            Change(0.7, annotations={}),
+        )
+    ),
     "threads": Scenario((Change(0.15, config={_THREADS: "9"}), Change(0.5, config={_THREADS: "1"}))),
-    "restart": Scenario((Change(0.15, restart="one"), Change(0.6, restart=""))),
+    "restart": Scenario((Change(0.15, annotations={RESTART_ANNOTATION: "one"}), Change(0.6, annotations={}))),
     "throttled": Scenario(
         (Change(0.15, replicas=4), Change(0.6, replicas=3)),
         spec={"rebalance": {"replicationThrottle": "20k"}},
@@ -97,8 +116,7 @@ class OperatorWorkload:
         self._restarts = restarts
         self._replicas, self._factor = 3, scenario.factor
         self._config: dict[str, str] = {}
-        self._requested = ""
-        """The restart that is requested."""
+        self._annotations: Mapping[str, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     async def prepare(self, cluster: Cluster) -> None:
@@ -119,8 +137,7 @@ class OperatorWorkload:
             "storage": {"deleteClaim": delete},
             **self._scenario.spec,
         }
-        annotations = {RESTART_ANNOTATION: self._requested} if self._requested else {}
-        self._store.apply("BrokerCluster", "demo", spec, annotations)
+        self._store.apply("BrokerCluster", "demo", spec, self._annotations)
 
     def _apply_topic(self) -> None:
         spec = {
@@ -142,8 +159,8 @@ class OperatorWorkload:
             await asyncio.sleep(max(0.0, change.at * self._seconds - self._cluster.loop.now))
             self._cluster.note("user", f"asks for {change}")
             self._config.update(change.config or {})
-            if change.restart is not None:
-                self._requested = change.restart
+            if change.annotations is not None:
+                self._annotations = change.annotations
             if change.factor is None:
                 self._replicas = change.replicas or self._replicas
                 self._apply_cluster()
@@ -202,8 +219,9 @@ class OperatorWorkload:
                 raise Violation(f"the cluster is as asked: {machine.host} runs without {differing}")
         # A request that is removed soon may not have been seen.
         restarts = {pod.launch.static.get(RESTART, "") for pod in self._platform.pods.values()}
-        if len(restarts) > 1 or (self._requested and restarts != {self._requested}):
-            raise Violation(f"the cluster is as asked: {restarts} of brokers, {self._requested!r} requested")
+        requested = self._annotations.get(RESTART_ANNOTATION, "")
+        if len(restarts) > 1 or (requested and restarts != {requested}):
+            raise Violation(f"the cluster is as asked: {restarts} of brokers, {requested!r} requested")
         replicas = cluster.topics()[TOPIC].partitions
         if any(len(each) != self._factor for each in replicas.values()):
             raise Violation(f"the cluster is as asked: {TOPIC} has {replicas}, not {self._factor} replicas")
