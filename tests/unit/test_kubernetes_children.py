@@ -104,6 +104,10 @@ def add_data(item: Item) -> None:
     item["data"]["more.properties"] = "x=1"
 
 
+def change_settings(item: Item) -> None:
+    item["data"]["server.properties"] += "auto.create.topics.enable=true\n"
+
+
 def relabel(item: Item) -> None:
     item["metadata"]["labels"]["app.kubernetes.io/instance"] = "other"
 
@@ -131,6 +135,7 @@ EDITS: list[tuple[str, str, Callable[[Item], None], str]] = [
     ("NetworkPolicy", BROKERS, add_peer, "spec.ingress"),
     ("NetworkPolicy", BROKERS, allow_egress, "spec.egress"),
     ("ConfigMap", ZOOKEEPER, add_data, "data[more.properties]"),
+    ("ConfigMap", "demo-broker-1", change_settings, "data[server.properties]"),
     ("Service", BOOTSTRAP, relabel, "metadata.labels[app.kubernetes.io/instance]"),
 ]
 
@@ -223,6 +228,34 @@ def test_additions_are_removed_while_a_roll_waits_for_its_approval(
     assert content(sim, "StatefulSet", name) == before
     assert uids(sim) == pods
     assert sum(m.startswith(f"repair StatefulSet {name}: spec.template") for m in messages(sim)) == 1
+
+
+@pytest.mark.parametrize("kind", ["Pod", "PersistentVolumeClaim"])
+@pytest.mark.parametrize("name", ["demo-brokers-1", "demo-zookeeper-1"])
+@pytest.mark.parametrize("label", [naming.CLUSTER_LABEL, naming.COMPONENT_LABEL])
+def test_labels_of_pods_and_claims_are_restored(
+    sim: KubernetesSimulation, kind: str, name: str, label: str
+) -> None:
+    """Otherwise a broker whose claim is not listed would be restarted again and again."""
+    name = name if kind == "Pod" else naming.data_claim(name)
+    pods, before = uids(sim), dict(sim.api.items[kind, name]["metadata"]["labels"])
+    sim.api.items[kind, name]["metadata"]["labels"].pop(label)
+    for _ in range(10):
+        sim.reconcile()
+    assert sim.api.items[kind, name]["metadata"]["labels"] == before
+    assert uids(sim) == pods
+    assert sim.condition()[0] == "True"
+    assert f"restore the labels of {kind} {name}" in messages(sim)
+
+
+def test_a_deletion_that_a_finalizer_prevents_is_reported(sim: KubernetesSimulation) -> None:
+    sim.api.items["Service", BOOTSTRAP]["metadata"]["finalizers"] = ["example.com/hold"]
+    sim.api.delete_resource("Service", BOOTSTRAP)
+    sim.reconcile()
+    assert sim.condition()[0] == "True"
+    sim.api.now_ms += 400_000
+    sim.reconcile()
+    assert sim.condition() == ("False", "DeletionHangs")
 
 
 # ---- what others may set

@@ -390,3 +390,26 @@ def test_rollout_restart_rolls_the_servers_and_survives_repair(sim: KubernetesSi
     for _ in range(10):
         sim.reconcile()
     assert servers(sim) == after, "its removal restarts nothing"
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_an_operator_killed_at_any_write_replaces_each_server_once(
+    sim: KubernetesSimulation, number: int
+) -> None:
+    before = servers(sim)
+    sim.fail_write(number)
+    item = sim.api.items["StatefulSet", "demo-zookeeper"]
+    annotations = item["spec"]["template"]["metadata"].setdefault("annotations", {})
+    annotations[naming.RESTARTED_AT_ANNOTATION] = "2026-11-27T10:00:00Z"
+    sim.apply_cluster(zookeeper={"managed": {"heap": "512m"}})
+    seen: dict[str, set[str]] = {name: set() for name in before}
+    for _ in range(40):
+        sim.reconcile()
+        for name, uid in servers(sim).items():
+            seen[name].add(uid)
+    assert sim.ready()
+    assert all(len(uids - {before[name]}) <= 2 for name, uids in seen.items()), (
+        "once, or once for each change"
+    )
+    args = [container(sim, n)["args"] for n in range(3)]
+    assert all(each[-2:] == ["--heap", "512m"] for each in args)

@@ -58,8 +58,11 @@ class KubernetesDrivers:
     # ---- observing
 
     async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
+        pipelines = list(pipelines)
         await self._objects.list(kinds=_KINDS)
-        listed, pipelines = self._objects.listed, list(pipelines)
+        for pipeline in pipelines:
+            await self._find_relabelled(pipeline)
+        listed = self._objects.listed
         progress = await processes.fetch_progress(
             {
                 pipeline.key: f"{address}:{manifests_pipelines.STATUS_PORT}"
@@ -69,10 +72,21 @@ class KubernetesDrivers:
         )
         return {p.key: driver_instance(listed, p.metadata.name, progress.get(p.key)) for p in pipelines}
 
+    async def _find_relabelled(self, pipeline: Pipeline) -> None:
+        name = pipeline.metadata.name
+        live = self._objects.listed.find("StatefulSet", naming.driver_name(name))
+        if live is None or live["spec"].get("replicas") == 0:
+            return
+        pod, labels = naming.driver_pod(name), naming.pipeline_selector(pipeline.spec.cluster_ref.name, name)
+        await self._objects.find_relabelled("Pod", pod, labels)
+        if pipeline.spec.storage is not None:
+            await self._objects.find_relabelled("PersistentVolumeClaim", naming.data_claim(pod), labels)
+
     # ---- steps
 
     async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Ensured:
         ensured = Ensured()
+        await self._objects.restore_labels(ensured)
         name, listed = pipeline.metadata.name, self._objects.listed
         live = listed.find("StatefulSet", naming.driver_name(name))
         restart = self._last_restart(pipeline)

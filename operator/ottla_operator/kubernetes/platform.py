@@ -116,6 +116,7 @@ class KubernetesPlatform:
     async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]:
         await self._objects.list(secrets=cluster.spec.is_secured)
         self._wait_for_deletion(cluster)
+        await self._find_relabelled()
         if _needs_nodes(cluster):
             self._nodes = await self._objects.nodes()
         instances = observing.broker_instances(self._objects.listed, self._name, _known_hashes(cluster))
@@ -135,6 +136,18 @@ class KubernetesPlatform:
         )
         self._roles = await self._find_roles(cluster)
         return self._zookeeper_state(cluster), instances
+
+    async def _find_relabelled(self) -> None:
+        """Find pods and claims whose labels were changed: without its claim, a broker would count as one
+        that has lost its volume."""
+        for stateful_set, component in ((self._set, naming.BROKER), (self._servers_set, naming.ZOOKEEPER)):
+            labels = naming.selector_labels(self._name, component)
+            if stateful_set is None:
+                continue
+            for ordinal in range(_replicas(stateful_set)):
+                pod = f"{name_of(stateful_set)}-{ordinal}"
+                await self._objects.find_relabelled("Pod", pod, labels)
+                await self._objects.find_relabelled("PersistentVolumeClaim", naming.data_claim(pod), labels)
 
     def _wait_for_deletion(self, cluster: BrokerCluster) -> None:
         """Raise StepFailed while there are objects of a former BrokerCluster of this name. Adopted, some of
@@ -212,6 +225,7 @@ class KubernetesPlatform:
             cluster, self._images, under_replicated=under_replicated
         )
         ensured = Ensured()
+        await self._objects.restore_labels(ensured)
         for manifest in surroundings:
             await ensured.attempt(self._objects.ensure(manifest))
         await self._ensure_external(cluster, ensured)
@@ -391,8 +405,9 @@ class KubernetesPlatform:
         return f"annotate pod {name_of(pod)} with its rack"
 
     async def _ensure_configs(self, cluster: BrokerCluster, launch: BrokerLaunch, ensured: Ensured) -> None:
-        """Create missing ConfigMaps of existing pods. The pod's revision is taken from the status; if it
-        is unknown, the pod is restarted in the next roll."""
+        """Restore ConfigMaps of the current revision, and create missing ones of existing pods. The revision
+        of such a pod is taken from the status; if it is unknown, the pod is restarted in the next roll. What
+        else is to change waits for the broker's restart."""
         configs, known = self._configs(), _known_hashes(cluster)
         for broker, pod in self._pods().items():
             if broker in configs or pod["metadata"].get("deletionTimestamp"):
@@ -400,6 +415,13 @@ class KubernetesPlatform:
             running = known.get(broker) or observing.UNKNOWN_HASH
             replaced = None if running == launch.config_hash else _replaced(pod, running, {})
             await ensured.attempt(self._ensure_config(cluster, broker, launch, replaced))
+        for broker, config in configs.items():
+            annotations = annotations_of(config)
+            if annotations.get(naming.HASH_ANNOTATION) != launch.config_hash:
+                continue
+            if not self._has_moved(cluster, broker) and not self._is_address_pending(cluster, broker):
+                replaced = {key: annotations[key] for key in _OF_REPLACED if key in annotations}
+                await ensured.attempt(self._ensure_config(cluster, broker, launch, replaced))
 
     async def _ensure_config(
         self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch, replaced: Mapping[str, str] | None
@@ -551,6 +573,13 @@ class KubernetesPlatform:
         asked = pod is not None and annotations_of(pod).get(RESTART_POD_ANNOTATION, "")
         return bool(asked) and asked != "false"
 
+    def _is_address_pending(self, cluster: BrokerCluster, broker: int) -> bool:
+        try:
+            self._advertised(cluster, broker)
+        except AddressPending:
+            return True
+        return False
+
     def _has_moved(self, cluster: BrokerCluster, broker: int) -> bool:
         """Whether the broker's external addresses differ from the advertised ones; False while they are
         unknown."""
@@ -636,6 +665,13 @@ def _storages(cluster: BrokerCluster) -> dict[str, tuple[str | int, str | None, 
             "spec.zookeeper.managed.storage",
         )
     return found
+
+
+_OF_REPLACED = (
+    naming.REPLACES_ANNOTATION,
+    naming.REPLACED_HASH_ANNOTATION,
+    naming.REPLACED_SETTINGS_ANNOTATION,
+)
 
 
 def _replaced(pod: Object, config_hash: str, settings: Mapping[str, str]) -> dict[str, str]:
