@@ -151,6 +151,24 @@ def test_edits_are_undone_and_an_event_says_what_was_edited_by_whom(kube: Kube, 
     assert {**cluster.brokers(), **cluster.zookeepers()} == pods
 
 
+def test_labels_are_restored_and_a_set_is_scaled_back(kube: Kube, cluster: Cluster) -> None:
+    pods = {**cluster.brokers(), **cluster.zookeepers()}
+    relabelled = (("pod", "demo-brokers-1"), ("pvc", "data-demo-brokers-0"), ("pvc", "data-demo-zookeeper-0"))
+    for kind, name in relabelled:
+        kube.kubectl("label", kind, name, "-n", cluster.namespace, "ottla.dev/cluster-")
+    kube.kubectl("scale", "statefulset", "demo-zookeeper", "-n", cluster.namespace, "--replicas=4")
+
+    def restored() -> bool:
+        items = [kube.get(kind, name, cluster.namespace) or {} for kind, name in relabelled]
+        return all(item["metadata"]["labels"].get("ottla.dev/cluster") == "demo" for item in items)
+
+    wait_for("the labels are back", restored, 60)
+    wait_for("the set is scaled back", partial(_reported, cluster, "demo-zookeeper", "spec.replicas"), 60)
+    wait_for("the fourth server is gone", lambda: len(cluster.zookeepers()) == 3, 60)
+    cluster.wait_ready()
+    assert {**cluster.brokers(), **cluster.zookeepers()} == pods
+
+
 def _content(cluster: Cluster, kind: str, name: str) -> Object:
     found = cluster.kube.get(kind, name, cluster.namespace) or {}
     return {part: value for part, value in found.items() if part not in ("metadata", "status")}
@@ -159,7 +177,7 @@ def _content(cluster: Cluster, kind: str, name: str) -> Object:
 def _reported(cluster: Cluster, name: str, field: str) -> bool:
     events = cluster.kube.list("event", cluster.namespace)
     said = [event["message"] for event in events if event["reason"] == "Applied"]
-    return any(f" {name}: " in text and f"{field} by kubectl-patch (Update)" in text for text in said)
+    return any(f" {name}: " in text and f"{field} by kubectl" in text for text in said)
 
 
 def test_a_storage_class_is_set_and_taken_back_around_the_pods(kube: Kube, cluster: Cluster) -> None:
@@ -170,7 +188,7 @@ def test_a_storage_class_is_set_and_taken_back_around_the_pods(kube: Kube, clust
         return [found["spec"]["volumeClaimTemplates"][0]["spec"].get("storageClassName") for found in sets]
 
     try:
-        storage = {"class": "no-such-class"}
+        storage: Object = {"class": "no-such-class"}
         cluster.patch({"storage": storage, "zookeeper": {"managed": {"storage": storage}}})
         wait_for("the class is in both sets", lambda: classes() == ["no-such-class"] * 2, 90)
         wait_for("the volumes are reported", lambda: cluster.condition("VolumesMatch"), 60)
