@@ -141,6 +141,11 @@ def runs_with(pod: Object | None, config: Object | None) -> tuple[str, dict[str,
     return annotations.get(key, ""), _json(annotations.get(settings))
 
 
+def is_fenced(config: Object) -> bool:
+    """Whether the ConfigMap is that of a fenced broker."""
+    return _json(annotations_of(config).get(naming.SETTINGS_ANNOTATION)).get(FENCED) == "true"
+
+
 def _json(text: str | None) -> dict[str, str]:
     try:
         content = json.loads(text or "{}")

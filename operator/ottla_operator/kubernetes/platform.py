@@ -425,7 +425,9 @@ class KubernetesPlatform:
                 continue
             if not self._has_moved(cluster, broker) and not self._is_address_pending(cluster, broker):
                 replaced = {key: annotations[key] for key in _OF_REPLACED if key in annotations}
-                await ensured.attempt(self._ensure_config(cluster, broker, launch, replaced))
+                # Whether it is fenced changes with a restart only.
+                own = _fenced(launch) if observing.is_fenced(config) else launch
+                await ensured.attempt(self._ensure_config(cluster, broker, own, replaced))
 
     async def _ensure_config(
         self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch, replaced: Mapping[str, str] | None
@@ -546,7 +548,8 @@ class KubernetesPlatform:
         """Write the broker's ConfigMap and the set's template, then delete a pod of another revision."""
         pod, config = self._pods().get(broker), self._configs().get(broker)
         running, settings = observing.runs_with(pod, config)
-        launch = _fenced(cluster, broker, launch)
+        if broker in fenced_brokers(cluster.metadata.annotations, cluster.spec.replicas)[0]:
+            launch = _fenced(launch)
         fenced = settings.get(observing.FENCED) != launch.static.get(observing.FENCED)
         stale = running != launch.config_hash or fenced or self._has_moved(cluster, broker)
         stale = stale or self._restart_asked(broker)
@@ -623,11 +626,8 @@ _NO_DEFAULT_CLASS = "it names no StorageClass, and the Kubernetes cluster has no
 _MOVED, _RESTARTED = "moved", "restart-requested"
 
 
-def _fenced(cluster: BrokerCluster, broker: int, launch: BrokerLaunch) -> BrokerLaunch:
-    """The launch configuration, with which a fenced broker waits instead of serving."""
-    fenced, _ = fenced_brokers(cluster.metadata.annotations, cluster.spec.replicas)
-    if broker not in fenced:
-        return launch
+def _fenced(launch: BrokerLaunch) -> BrokerLaunch:
+    """The launch configuration, with which a broker waits instead of serving."""
     return replace(
         launch,
         static={**launch.static, observing.FENCED: "true"},
