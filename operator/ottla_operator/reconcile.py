@@ -15,18 +15,19 @@ from dataclasses import replace
 
 from ottla_operator.conditions import find, is_true, no, parse_iso_time
 from ottla_operator.planning.audits import Audits, with_audit
-from ottla_operator.planning.cluster import ClusterPlan, Placement, plan_cluster
+from ottla_operator.planning.cluster import ClusterPlan, Placement, cluster_members, plan_cluster
 from ottla_operator.planning.groups import plan_group, query_of
 from ottla_operator.planning.observed import DriverInstance, Observed
 from ottla_operator.planning.pipelines import ClusterView, plan_pipeline
 from ottla_operator.planning.quotas import plan_quotas, quota_owns_default_client
+from ottla_operator.planning.rebalance_run import is_measured, question_of
 from ottla_operator.planning.restarts import handled_restarts
 from ottla_operator.planning.revision import Revision, plan_upgrade, target_revision
 from ottla_operator.planning.steps import Reassign, ResourcePlan, Step
 from ottla_operator.planning.throttle import Throttling, plan_throttle
 from ottla_operator.planning.topics import Defaults, plan_topics
 from ottla_operator.planning.users import plan_users, secrets_of
-from ottla_operator.platform.interfaces import Ensured, Environment
+from ottla_operator.platform.interfaces import Ensured, Environment, StepFailed
 from ottla_operator.resources import (
     AnyResource,
     BrokerCluster,
@@ -36,7 +37,7 @@ from ottla_operator.resources import (
     Topic,
     User,
 )
-from ottla_operator.resources.common import Status
+from ottla_operator.resources.common import Status, parse_duration_ms
 from ottla_operator.step_executor import ReconcileResult, StepExecutor
 
 log = logging.getLogger(__name__)
@@ -77,15 +78,26 @@ class Reconciler:
         cluster = clusters[0]
         non_clusters = [r for r in resources if not isinstance(r, BrokerCluster)]
         members = [r for r in non_clusters if r.spec.cluster_ref.name == cluster.metadata.name]
-        observed = await self._observe(cluster, members)
+        try:
+            observed = await self._observe(cluster, members)
+        except StepFailed as failure:
+            await self._without_observation(cluster, members, failure, result)
+            return result
         result.observed = observed
         traits = self._platform.traits(cluster)
         upgrade = plan_upgrade(cluster.spec, observed, traits, cluster.status.upgrade)
         restarts = handled_restarts(cluster, observed, self._platform.restart_request())
         target = target_revision(cluster.spec, traits, upgrade.version, restarts[-1] if restarts else "")
         elsewhere = quota_owns_default_client(r for r in members if isinstance(r, Quota))
+        question = question_of(cluster, observed, cluster_members(cluster, observed))
         plan = plan_cluster(
-            cluster, observed, target, upgrade, restarts=restarts, quota_owns_default_client=elsewhere
+            cluster,
+            observed,
+            target,
+            upgrade,
+            restarts=restarts,
+            proposed=await self._environment.compute(question.answer) if question is not None else None,
+            quota_owns_default_client=elsewhere,
         )
         if cluster.metadata.deleting:
             planned_all = [self._of_cluster(cluster, plan), *self._without_cluster(members, cluster, drivers)]
@@ -131,7 +143,26 @@ class Reconciler:
         addresses = self._platform.addresses(cluster, answering)
         kafka = await self._environment.kafka.observe(addresses, groups, access=bool(users))
         secrets = await self._environment.secrets.read(secrets_of(users, cluster)) if users else {}
-        return Observed(zookeeper, brokers, kafka, self._clock_ms(), secrets)
+        load = None
+        if self._environment.loads is not None and kafka.has_controller and is_measured(cluster):
+            window_ms = parse_duration_ms(cluster.spec.rebalance.window)
+            load = await self._environment.loads.observe(answering, kafka, self._clock_ms(), window_ms)
+        return Observed(zookeeper, brokers, kafka, self._clock_ms(), secrets, load)
+
+    async def _without_observation(
+        self,
+        cluster: BrokerCluster,
+        members: Sequence[AnyResource],
+        failure: StepFailed,
+        result: ReconcileResult,
+    ) -> None:
+        """Report that the cluster cannot be observed. Nothing is changed meanwhile."""
+        findings = (no("Ready", failure.reason, failure.message),)
+        await self._executor.finish(ResourcePlan(cluster, findings, cluster.status), [], result)
+        message = f"the cluster cannot be observed: {failure.message}"
+        for member in members:
+            findings = (no("Ready", "ClusterNotReady", message),)
+            await self._executor.finish(ResourcePlan(member, findings, member.status), [], result)
 
     # ---- planning
 

@@ -43,6 +43,9 @@ S = TypeVar("S", bound=Status)
 
 _WARNINGS_MAX: Final = 50
 
+# Reasons of Ready that a reconciliation replaces also when it cannot observe the cluster.
+_PROVISIONAL: Final = ("Pending", "InvalidSpec", "NotWatched")
+
 
 @dataclass(slots=True)
 class ReconcileResult:
@@ -238,7 +241,7 @@ class StepExecutor:
             return
         ready = find(resource.status.conditions, "Ready")
         current = ready is not None and ready.observed_generation == resource.metadata.generation
-        kept = current and ready is not None and ready.reason not in ("Pending", "InvalidSpec")
+        kept = current and ready is not None and ready.reason not in _PROVISIONAL
         if planned.keep_status and kept and not resource.refused:
             result.converged = False
             result.unready.append(resource.kind)
@@ -287,8 +290,9 @@ class StepExecutor:
             result.converged = False
         if isinstance(status, BrokerClusterStatus):
             result.cluster = status
-            if is_true(status.conditions, "Rolling"):
-                # ZooKeeper servers may roll while the cluster is Ready; their sync causes no event.
+            if is_true(status.conditions, "Rolling") or is_true(status.conditions, "Scaling"):
+                # ZooKeeper servers may roll, and replicas move by load, while the cluster is Ready; their
+                # progress causes no event.
                 result.converged = False
         if status != resource.status:
             await self._store.update_status(resource, status)

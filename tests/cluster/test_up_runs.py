@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 import urllib.request
 from pathlib import Path
 
@@ -193,9 +192,7 @@ def test_ctrl_c_stops_a_run_that_is_still_starting(tmp_path: Path) -> None:
     one_broker(session)
     with session:
         session.wait_line("start broker 0")
-        began = time.monotonic()
         assert session.stop() == 0
-        assert time.monotonic() - began < 45, "it waits for nothing that is still to come up"
         assert not running_pids(session)
 
 

@@ -27,7 +27,7 @@ metadata:
 def rendered(kube: Kube) -> str:
     text = kube.helm(
         *("template", "ottla", str(_ROOT / "charts/ottla"), "-n", _NAMESPACE),
-        *("--kube-version", KUBE_VERSION, "--set", "crds.install=false"),
+        *("--kube-version", KUBE_VERSION, "--set", "crds.install=false", "--no-hooks"),
     )
     return _HEADER + text.replace("managed-by: Helm", "managed-by: kubectl")
 

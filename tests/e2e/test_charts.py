@@ -31,6 +31,7 @@ def test_helm_finds_nothing_to_complain_of(kube: Kube, chart: str) -> None:
     [
         {},
         {"watchNamespaces": ["a", "b"]},
+        {"uninstallHook": False},
         {"crds": {"install": False}, "metrics": {"service": False}},
         {"serviceAccount": {"create": False, "name": "mine"}, "podAnnotations": {"a": "b"}},
     ],

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.clusters import NAMESPACE, Cluster, cluster_spec
+from tests.e2e.installing import install_operator, uninstall_operator
 from tests.e2e.kills import KilledAtEachStep
 from tests.e2e.kube import Kube, wait_for
 
@@ -59,6 +60,29 @@ def test_the_operator_killed_at_each_step_of_a_deletion(kube: Kube, brief: Clust
     )
     for kind, name in (("topic", "some"), ("topic", "kept"), ("quota", "all"), ("consumergroup", "group")):
         kube.delete(kind, name, brief.namespace, "--timeout=60s")
+
+
+def test_a_cluster_created_again_at_once_is_a_new_one(kube: Kube, brief: Cluster) -> None:
+    """Its objects are made when the garbage collector has deleted those of the former one."""
+    found = kube.get("brokercluster", "brief", brief.namespace)
+    assert found is not None
+    before = set(brief.brokers().values())
+    kube.delete("brokercluster", "brief", brief.namespace)
+    brief.create(found["spec"])
+    brief.wait_ready()
+    assert not before & set(brief.brokers().values())
+
+
+def test_without_an_operator_no_namespace_is_held_up(kube: Kube, brief: Cluster) -> None:
+    kube.kubectl("wait", "topic.ottla.dev/some", "-n", brief.namespace, "--for=condition=Ready")
+    uninstall_operator(kube)
+    try:
+        for kind, name in (("brokercluster", "brief"), ("topic", "some"), ("quota", "all")):
+            condition = brief.condition("Ready", kind, name)
+            assert (condition["status"], condition["reason"]) == ("Unknown", "NotWatched")
+        kube.kubectl("delete", "namespace", brief.namespace, "--wait=true", timeout_s=300)
+    finally:
+        install_operator(kube)
 
 
 def test_a_namespace_deleted_in_one_go_is_gone_within_a_minute(kube: Kube, brief: Cluster) -> None:

@@ -111,6 +111,11 @@ def test_unauthenticated_clients_are_refused_on_every_port(clients: Clients) -> 
     assert found == [expected for _, _, expected in doors]
 
 
+def test_the_operator_knows_the_roles_of_zookeeper(clients: Clients) -> None:
+    roles = sorted(server["role"] for server in clients.cluster.status["zookeeper"]["servers"])
+    assert roles == ["follower"] * (len(roles) - 1) + ["leader"]
+
+
 def test_zookeeper_lets_in_brokers_and_the_operator_alone(clients: Clients) -> None:
     user_of_the_cluster = clients.write("tester.pem", clients.certificate_of("tester").pem)
     posing = clients.certificate_of("demo-brokers", organization="ottla.dev")

@@ -308,3 +308,19 @@ def test_a_broker_that_starts_while_the_controller_hangs_serves_the_metadata_of_
         assert await read(cluster, "kept") == [["first"]]
 
     run(scenario, settings={"zookeeper.session.timeout.ms": "40000"})
+
+
+def test_brokers_without_a_zookeeper_stop_within_the_grace_of_a_pod() -> None:
+    """Kubernetes kills after 30 s; the controlled shutdown's own time-outs are longer."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await create(cluster, "topic", {n: (n % 3, (n + 1) % 3, (n + 2) % 3) for n in range(6)})
+        elected = controller(cluster)
+        other = min(set(cluster.machines) - {elected})
+        cluster.ensemble.set_available(False)
+        cluster.kill(elected)
+        began = cluster.loop.now
+        await cluster.stop_broker(other)
+        assert cluster.loop.now - began < 28
+
+    run(scenario)

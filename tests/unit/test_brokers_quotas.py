@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import pytest
 
+from ottla.cli.reassignment_plan import FOLLOWER_RATE, LEADER_RATE
 from ottla.client import Consumer, ConsumerRecord, Producer, TopicPartition
+from ottla.client.admin import AdminClient, ConfigChange, ConfigResource, ConfigType
 from ottla.simulation.cluster import Cluster
-from tests.worlds.simulated_brokers import create, run
+from tests.worlds.simulated_brokers import create, in_sync, run, until
 
 LIMIT = 400_000
 WINDOWS = 3
@@ -80,3 +82,43 @@ def check_rate(times: list[float], least: float) -> None:
     counted = sum(start <= at < start + SPAN_S for start in phases for at in times)
     rate = counted * len(VALUE) / len(phases) / SPAN_S
     assert least * LIMIT < rate <= LIMIT
+
+
+def test_only_the_replicas_that_a_throttle_names_are_held_back() -> None:
+    rate, records = 120_000, 1_500
+    took_s: list[float] = []
+
+    async def scenario(cluster: Cluster) -> None:
+        throttled = {"leader_replication_throttled_replicas": "0:0"}
+        throttled["follower_replication_throttled_replicas"] = "0:1"
+        await create(cluster, "moving", {0: [0]}, min_insync_replicas="1", **throttled)
+        await create(cluster, "standing", {0: [0, 1]})
+        rates = [ConfigChange(name, str(rate)) for name in (LEADER_RATE, FOLLOWER_RATE)]
+        brokers = {ConfigResource(ConfigType.BROKER, str(broker)): rates for broker in range(2)}
+
+        async def limit(admin: AdminClient) -> None:
+            (await admin.incremental_alter_configs(brokers)).raise_first()
+
+        async def move(admin: AdminClient) -> None:
+            (await admin.alter_partition_reassignments({TopicPartition("moving", 0): [1]})).raise_first()
+
+        async def write(topic: str, count: int) -> None:
+            async with Producer(bootstrap_servers=cluster.bootstrap, acks=-1) as producer:
+                for _ in range(count):
+                    await producer.send(topic, VALUE, partition=0)
+                await producer.flush()
+
+        await cluster.admin(limit)
+        await cluster.in_process("before", write("moving", records))
+        began = cluster.loop.now
+        await cluster.admin(move)
+        await cluster.in_process("meanwhile", write("standing", 100))
+        took_s.append(cluster.loop.now - began)
+        await until(lambda: in_sync(cluster, "moving") == {1}, "the move to end")
+        took_s.append(cluster.loop.now - began)
+
+    run(scenario, brokers=2)
+    others, moved = took_s
+    assert others < 1, "replicas that no throttle names wait for nothing"
+    # The first windows' worth may come at once.
+    assert records * len(VALUE) / rate - 3 < moved < records * len(VALUE) / rate + 3

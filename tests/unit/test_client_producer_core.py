@@ -583,6 +583,50 @@ def test_a_refused_record_makes_the_transaction_abortable_only() -> None:
     assert simulation.written(b"b") == TP
 
 
+@pytest.mark.parametrize("commits_before", [True, False])
+def test_a_record_that_expires_unsent_fails_the_commit(commits_before: bool) -> None:
+    """Otherwise the transaction would be committed without it (found by a seed of the simulation)."""
+    simulation, transactions = transactional(delivery_timeout_ms=30_000)
+    simulation.learn()
+    simulation.down.add(simulation.leaders[0])
+    transactions.begin()
+    simulation.send(b"never sent", 0)
+    simulation.send(b"sent", 1)
+    poll_repeatedly(simulation)
+    simulation.serve(simulation.leaders[1])
+    assert simulation.written(b"sent") == TopicPartition(TOPIC, 1)
+    committed = RecordingCallback()
+    if commits_before:
+        transactions.commit(committed)
+    simulation.tick(30.0)
+    poll_repeatedly(simulation)
+    assert "after 0 attempts" in str(simulation.outcomes[b"never sent"][0].error)
+    if not commits_before:
+        with pytest.raises(errors.DeliveryTimeoutError):
+            transactions.commit(committed)
+    else:
+        assert [type(error) for error in committed.results] == [errors.DeliveryTimeoutError]
+    aborted = RecordingCallback()
+    transactions.abort(aborted)
+    simulation.run_until_idle()
+    poll_repeatedly(simulation)
+    assert aborted.results == [None]
+    assert not [r for r in simulation.asked if isinstance(r, m.EndTxnRequest) and r.committed]
+
+
+def test_a_record_without_a_partition_fails_the_commit() -> None:
+    simulation, transactions = transactional(max_block_ms=5_000)
+    simulation.topic_error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    transactions.begin()
+    simulation.send(b"nowhere")
+    committed = RecordingCallback()
+    transactions.commit(committed)
+    simulation.tick(5.0)
+    poll_repeatedly(simulation)
+    assert simulation.outcomes[b"nowhere"][0].error is not None
+    assert [type(error) for error in committed.results] == [errors.RequestTimedOutError]
+
+
 def test_a_fenced_producer_stays_failed() -> None:
     simulation, transactions = transactional()
     transactions.begin()

@@ -169,3 +169,16 @@ def test_pipelines_are_shown_with_lag_and_last_batch() -> None:
     rows = [line.split() for line in lines if line.startswith(("PIPELINE", "lake", "new"))]
     assert rows[1] == ["lake", "lake", "Running", "3", "7:", "120", "records", "spark-1"]
     assert rows[2] == ["new", "audit", "-", "-", "-"]
+
+
+def test_zookeeper_is_shown_with_its_leader_and_what_servers_wait_for() -> None:
+    servers = [
+        {"id": 0, "ready": False, "role": ""},
+        {"id": 1, "ready": True, "role": "follower", "waitingFor": "server 0, which is not ready"},
+        {"id": 2, "ready": True, "role": "leader"},
+    ]
+    zookeeper = {"targetHash": "new", "updated": 2, "total": 3, "servers": servers}
+    lines = [line.strip() for line in screen(_cluster(zookeeper=zookeeper), [], _NOW_MS).splitlines()]
+    assert "ZooKeeper: 2 of 3 servers are ready, server 2 leads" in lines
+    assert "ZooKeeper server 1 waits for server 0, which is not ready" in lines
+    assert sum(line.startswith("ZooKeeper") for line in lines) == 2

@@ -104,6 +104,10 @@ def add_data(item: Item) -> None:
     item["data"]["more.properties"] = "x=1"
 
 
+def change_settings(item: Item) -> None:
+    item["data"]["server.properties"] += "auto.create.topics.enable=true\n"
+
+
 def relabel(item: Item) -> None:
     item["metadata"]["labels"]["app.kubernetes.io/instance"] = "other"
 
@@ -131,6 +135,7 @@ EDITS: list[tuple[str, str, Callable[[Item], None], str]] = [
     ("NetworkPolicy", BROKERS, add_peer, "spec.ingress"),
     ("NetworkPolicy", BROKERS, allow_egress, "spec.egress"),
     ("ConfigMap", ZOOKEEPER, add_data, "data[more.properties]"),
+    ("ConfigMap", "demo-broker-1", change_settings, "data[server.properties]"),
     ("Service", BOOTSTRAP, relabel, "metadata.labels[app.kubernetes.io/instance]"),
 ]
 
@@ -195,6 +200,62 @@ def test_a_child_without_managed_fields_is_restored(sim: KubernetesSimulation) -
     sim.api.edit("PodDisruptionBudget", BROKERS, edit)
     settle(sim)
     assert content(sim, "PodDisruptionBudget", BROKERS) == before
+
+
+@pytest.mark.parametrize("name", [BROKERS, ZOOKEEPER])
+@pytest.mark.parametrize("replicas", [0, 2, 5])
+def test_a_scaled_stateful_set_is_scaled_back(sim: KubernetesSimulation, name: str, replicas: int) -> None:
+    before, pods = content(sim, "StatefulSet", name), set(uids(sim))
+    sim.api.scale(name, replicas)
+    sim.reconcile_until(lambda: content(sim, "StatefulSet", name) == before and sim.ready())
+    assert set(uids(sim)) == pods
+    assert any("spec.replicas" in m and "by kubectl (Update)" in m for m in messages(sim))
+
+
+@pytest.mark.parametrize("name", [BROKERS, ZOOKEEPER])
+def test_additions_are_removed_while_a_roll_waits_for_its_approval(
+    sim: KubernetesSimulation, name: str
+) -> None:
+    resources = {"resources": {"requests": {"cpu": "7"}}}
+    servers = {"zookeeper": {"managed": resources}}
+    sim.apply_cluster(rollingUpdate={"strategy": "OnApproval"}, **resources, **servers)
+    sim.reconcile()
+    before, pods = content(sim, "StatefulSet", name), uids(sim)
+    assert "7" not in json.dumps(before["spec"]["template"]["spec"]["containers"][0]["resources"])
+    for change in (pin_to_node, add_environment, add_container_port, annotate_template):
+        sim.api.edit("StatefulSet", name, change)
+    sim.reconcile_until(lambda: not sim.reconcile())
+    assert content(sim, "StatefulSet", name) == before
+    assert uids(sim) == pods
+    assert sum(m.startswith(f"repair StatefulSet {name}: spec.template") for m in messages(sim)) == 1
+
+
+@pytest.mark.parametrize("kind", ["Pod", "PersistentVolumeClaim"])
+@pytest.mark.parametrize("name", ["demo-brokers-1", "demo-zookeeper-1"])
+@pytest.mark.parametrize("label", [naming.CLUSTER_LABEL, naming.COMPONENT_LABEL])
+def test_labels_of_pods_and_claims_are_restored(
+    sim: KubernetesSimulation, kind: str, name: str, label: str
+) -> None:
+    """Otherwise a broker whose claim is not listed would be restarted again and again."""
+    name = name if kind == "Pod" else naming.data_claim(name)
+    pods, before = uids(sim), dict(sim.api.items[kind, name]["metadata"]["labels"])
+    sim.api.items[kind, name]["metadata"]["labels"].pop(label)
+    for _ in range(10):
+        sim.reconcile()
+    assert sim.api.items[kind, name]["metadata"]["labels"] == before
+    assert uids(sim) == pods
+    assert sim.condition()[0] == "True"
+    assert f"restore the labels of {kind} {name}" in messages(sim)
+
+
+def test_a_deletion_that_a_finalizer_prevents_is_reported(sim: KubernetesSimulation) -> None:
+    sim.api.items["Service", BOOTSTRAP]["metadata"]["finalizers"] = ["example.com/hold"]
+    sim.api.delete_resource("Service", BOOTSTRAP)
+    sim.reconcile()
+    assert sim.condition()[0] == "True"
+    sim.api.now_ms += 400_000
+    sim.reconcile()
+    assert sim.condition() == ("False", "DeletionHangs")
 
 
 # ---- what others may set

@@ -237,6 +237,25 @@ def test_a_change_replaces_the_pod_and_suspend_deletes_it(sim: KubernetesSimulat
     sim.reconcile_until(lambda: hash_of_pod(sim) == first)
 
 
+def test_rollout_restart_replaces_the_pod_once(sim: KubernetesSimulation) -> None:
+    def uid() -> str:
+        return str(sim.api.items.get(("Pod", "lake-driver-0"), {"metadata": {"uid": ""}})["metadata"]["uid"])
+
+    first, key = uid(), naming.RESTARTED_AT_ANNOTATION
+    annotations = sim.api.items["StatefulSet", "lake-driver"]["spec"]["template"]["metadata"]["annotations"]
+    annotations[key] = "2026-11-27T10:00:00Z"
+    sim.reconcile_until(lambda: uid() not in ("", first))
+    for _ in range(3):
+        sim.reconcile()
+    second = uid()
+    for _ in range(2):
+        template = sim.api.items["StatefulSet", "lake-driver"]["spec"]["template"]
+        assert template["metadata"]["annotations"].pop(key) == "2026-11-27T10:00:00Z"
+        for _ in range(5):
+            sim.reconcile()
+        assert uid() == second, "its removal restarts nothing"
+
+
 def test_a_deleted_object_is_created_again(sim: KubernetesSimulation) -> None:
     for kind in ("ConfigMap", "Service", "ServiceAccount", "RoleBinding"):
         sim.api.delete_resource(kind, "lake-driver")

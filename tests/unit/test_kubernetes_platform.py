@@ -278,6 +278,26 @@ def test_nothing_is_created_again_during_a_foreground_deletion(sim: KubernetesSi
     assert sim.condition(kind="Topic", name="orders") == ("False", "ClusterNotFound")
 
 
+def test_a_cluster_created_again_at_once_waits_until_the_former_one_is_gone(
+    sim: KubernetesSimulation,
+) -> None:
+    """Some volumes of the former one would survive otherwise, with another cluster's id."""
+    sim.reconcile()
+    former = dict(sim.api.items)
+    sim.api.delete_resource("BrokerCluster", "demo")
+    sim.apply_cluster()
+    # The garbage collector is late.
+    sim.api.items.update({key: item for key, item in former.items() if key[0] != "BrokerCluster"})
+    sim.api.calls.clear()
+    sim.reconcile()
+    assert sim.condition() == ("False", "WaitingForDeletion")
+    assert {kind for _, kind, _ in sim.api.writes} == {"BrokerCluster"}
+    for key in former:
+        if key[0] != "BrokerCluster":
+            del sim.api.items[key]
+    sim.reconcile_until_ready()
+
+
 def test_delete_claim_decides_who_owns_the_claims(sim: KubernetesSimulation) -> None:
     def owners() -> set[str]:
         claims = {name: sim.api.items["PersistentVolumeClaim", name] for name in names}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ottla_operator.conditions import parse_iso_time
 from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.zookeeper_client import _role
 from ottla_operator.kubernetes.zookeeper_planning import ServerRole, is_held, plan_roll
@@ -17,6 +18,7 @@ from ottla_operator.resources.loading import parse_resource
 from tests.worlds.kubernetes_simulation import Item, KubernetesSimulation
 
 READY_AT = "2026-01-01T10:00:09Z"
+NOW_MS = parse_iso_time(READY_AT)
 FOLLOWER, LEADER = ServerRole("follower"), ServerRole("leader", 2)
 ROLES = {0: LEADER, 1: FOLLOWER, 2: FOLLOWER}
 STATES = ("ready", "running", "waiting", "deleting", "missing")
@@ -41,6 +43,8 @@ def a_set(revision: str, newest: str = "new") -> dict[str, Any]:
 def a_pod(revision: str, state: str = "ready", label: str | None = None) -> dict[str, Any]:
     """`label`: the StatefulSet's revision of its template, if it is not the operator's revision."""
     metadata: dict[str, Any] = {
+        "name": "demo-zookeeper-0",
+        "creationTimestamp": READY_AT,
         "annotations": {naming.HASH_ANNOTATION: revision},
         "labels": {"controller-revision-hash": label or revision},
     }
@@ -59,7 +63,7 @@ def pods_of(*servers: str) -> dict[int, Any]:
 
 def next_of(*servers: str, roles: Mapping[int, ServerRole] = ROLES) -> int | None:
     wanted = a_set("new")
-    return plan_roll(a_cluster(), wanted, wanted, pods_of(*servers), len(servers), roles).replace
+    return plan_roll(a_cluster(), wanted, wanted, pods_of(*servers), len(servers), roles, NOW_MS).replace
 
 
 @pytest.mark.parametrize(
@@ -111,9 +115,16 @@ def test_the_next_server_to_replace(servers: tuple[str, ...], replaced: int | No
 )
 def test_servers_wait_until_the_ensemble_is_in_sync(roles: Mapping[int, ServerRole], reason: str) -> None:
     wanted = a_set("new")
-    roll = plan_roll(a_cluster(), wanted, wanted, pods_of("old", "new", "old"), 3, roles)
+    roll = plan_roll(a_cluster(), wanted, wanted, pods_of("old", "new", "old"), 3, roles, NOW_MS)
     assert roll.replace is None
     assert roll.waiting == {0: reason, 2: reason}
+
+
+@pytest.mark.parametrize("server", ["old", "old deleting"])
+def test_servers_wait_for_the_one_that_is_being_restarted(server: str) -> None:
+    wanted = a_set("new")
+    roll = plan_roll(a_cluster(), wanted, wanted, pods_of("old", server, "new"), 3, ROLES, NOW_MS)
+    assert roll.waiting == {0: "server 1, which is being restarted", 1: "its restart"}
 
 
 def test_a_step_makes_at_most_one_server_unavailable_and_none_without_a_whole_ensemble() -> None:
@@ -121,7 +132,7 @@ def test_a_step_makes_at_most_one_server_unavailable_and_none_without_a_whole_en
     cluster, wanted = a_cluster(), a_set("new")
     for servers in itertools.product(each, repeat=3):
         pods = {n: each[server] for n, server in enumerate(servers) if not server.endswith("missing")}
-        chosen = plan_roll(cluster, wanted, wanted, pods, 3, ROLES).replace
+        chosen = plan_roll(cluster, wanted, wanted, pods, 3, ROLES, NOW_MS).replace
         if chosen is None:
             continue
         assert servers[chosen].startswith("old"), servers
@@ -137,7 +148,9 @@ def test_a_roll_goes_on_whenever_all_servers_serve() -> None:
 
 def test_a_template_that_is_not_observed_yet_replaces_no_server() -> None:
     unseen = {**a_set("new"), "metadata": {"generation": 3}}
-    assert plan_roll(a_cluster(), unseen, unseen, pods_of("old", "old", "old"), 3, ROLES).replace is None
+    assert (
+        plan_roll(a_cluster(), unseen, unseen, pods_of("old", "old", "old"), 3, ROLES, NOW_MS).replace is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,18 +173,25 @@ def test_a_new_revision_waits_for_its_approval(
     cluster, wanted, live = a_cluster("OnApproval", approved), a_set("new"), a_set(present, present)
     pods = pods_of(*servers)
     assert is_held(cluster, live, wanted, pods) is held
-    roll = plan_roll(cluster, live, wanted, pods, 3, ROLES)
+    roll = plan_roll(cluster, live, wanted, pods, 3, ROLES, NOW_MS)
     assert roll.replace == replaced
     waits = "new" not in approved.split(",")
     waiting = {n for n, reason in roll.waiting.items() if reason == "approval of the rollout"}
     assert waiting == ({n for n, server in enumerate(servers) if server != "new"} if waits else set())
 
 
+def test_a_server_that_does_not_come_up_in_time_stalls_the_roll() -> None:
+    wanted, pods = a_set("new"), pods_of("new running", "old", "old")
+    for late_ms, stalled in ((600_000, False), (600_001, True)):
+        roll = plan_roll(a_cluster(), wanted, wanted, pods, 3, ROLES, NOW_MS + late_ms)
+        assert bool(roll.stalled) is stalled
+
+
 def test_new_certificates_and_requested_restarts_need_no_approval() -> None:
     pods = {n: a_pod("old", label="before") for n in range(3)}
     for wanted in ("old", "new"):
         live = a_set("old", "after")
-        roll = plan_roll(a_cluster("OnApproval"), live, a_set(wanted), pods, 3, ROLES)
+        roll = plan_roll(a_cluster("OnApproval"), live, a_set(wanted), pods, 3, ROLES, NOW_MS)
         assert roll.replace == 1
 
 
@@ -325,6 +345,15 @@ def test_an_image_that_cannot_be_had_stops_the_roll_and_taking_it_back_heals(
     for _ in range(10):
         sim.reconcile()
     assert len(set(servers(sim).values()) & set(before.values())) == 2
+    assert sim.condition() == ("False", "RollStalled")
+    assert sim.condition("Rolling") == ("False", "Stalled")
+    why = "the image  cannot be pulled"
+    message = next(c["message"] for c in sim.status()["conditions"] if c["type"] == "Ready")
+    assert (
+        message
+        == f"demo-zookeeper-0 does not come up on revision {sim.status()['zookeeper']['targetHash']}: {why}"
+    )
+    assert sim.status()["zookeeper"]["servers"][1]["waitingFor"] == f"server 0, which is not ready: {why}"
     sim.apply_cluster()
     sim.reconcile_until(lambda: sim.ready() and sim.condition("ConfigApplied")[0] == "True")
     assert {container(sim, n)["image"] for n in range(3)} == {"ottla:1"}
@@ -356,3 +385,31 @@ def test_rollout_restart_rolls_the_servers_and_survives_repair(sim: KubernetesSi
     template = sim.api.items["StatefulSet", "demo-zookeeper"]["spec"]["template"]
     assert template["metadata"]["annotations"][key] == "2026-11-27T10:00:00Z"
     assert servers(sim) == after
+    template["metadata"]["annotations"].pop(key)
+    sim.api.tick()
+    for _ in range(10):
+        sim.reconcile()
+    assert servers(sim) == after, "its removal restarts nothing"
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_an_operator_killed_at_any_write_replaces_each_server_once(
+    sim: KubernetesSimulation, number: int
+) -> None:
+    before = servers(sim)
+    sim.fail_write(number)
+    item = sim.api.items["StatefulSet", "demo-zookeeper"]
+    annotations = item["spec"]["template"]["metadata"].setdefault("annotations", {})
+    annotations[naming.RESTARTED_AT_ANNOTATION] = "2026-11-27T10:00:00Z"
+    sim.apply_cluster(zookeeper={"managed": {"heap": "512m"}})
+    seen: dict[str, set[str]] = {name: set() for name in before}
+    for _ in range(40):
+        sim.reconcile()
+        for name, uid in servers(sim).items():
+            seen[name].add(uid)
+    assert sim.ready()
+    assert all(len(uids - {before[name]}) <= 2 for name, uids in seen.items()), (
+        "once, or once for each change"
+    )
+    args = [container(sim, n)["args"] for n in range(3)]
+    assert all(each[-2:] == ["--heap", "512m"] for each in args)

@@ -332,3 +332,20 @@ def test_a_changed_listener_port_needs_no_restart(fixture: LocalPlatformFixture)
     assert same == traits(listener("certs", "tls"))
     assert same != traits(listener("certs", "scram-sha-512"))
     assert fixture.platform.traits(a_cluster()) == {}
+
+
+@pytest.mark.parametrize(("managed", "heap"), [({}, "256m"), ({"heap": "1g"}, "1g")])
+def test_zookeeper_has_the_heap_of_the_spec(
+    fixture: LocalPlatformFixture, monkeypatch: pytest.MonkeyPatch, managed: dict[str, str], heap: str
+) -> None:
+    heaps = []
+
+    class FakeZooKeeper:
+        running = True
+
+        def __init__(self, data: Path, *, heap: str) -> None:
+            heaps.append(heap)
+
+    monkeypatch.setattr(local, "EmbeddedZooKeeper", FakeZooKeeper)
+    asyncio.run(fixture.platform.ensure_zookeeper(a_cluster(zookeeper={"managed": managed})))
+    assert heaps == [heap]

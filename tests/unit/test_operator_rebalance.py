@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla_operator.planning.load_model import BrokerCapacity, LoadModel, PartitionLoad
-from ottla_operator.planning.observed import PartitionKey
+from ottla_operator.planning.load_model import BrokerCapacity, LoadModel
+from ottla_operator.planning.observed import PartitionKey, PartitionLoad
 from ottla_operator.planning.rebalance import Proposal, plan_rebalance, score
 from ottla_operator.planning.rebalance_goals import (
     BALANCE_MARGIN,

@@ -307,6 +307,7 @@ def test_fields_for_kubernetes_only_are_accepted_with_a_note() -> None:
         "template": {"pod": {"metadata": {"labels": {"a": "b"}}}},
         "storage": {"size": "10Gi", "class": "fast", "deleteClaim": True},
         "rebalance": {"replicationThrottle": "10Mi"},
+        "zookeeper": {"managed": {"image": "ottla:1", "heap": "512m", "template": {"pod": {}}}},
     }
     cluster, found = parse_resource("BrokerCluster", {"name": "demo"}, spec)
     assert not found
@@ -314,6 +315,7 @@ def test_fields_for_kubernetes_only_are_accepted_with_a_note() -> None:
     assert cluster.spec.storage.storage_class == "fast"
     assert [note.split()[0] for note in cluster.ignored_by_up()] == [
         *("spec.image", "spec.listeners", "spec.rack", "spec.resources", "spec.template"),
+        *("spec.zookeeper.managed.image", "spec.zookeeper.managed.template"),
     ]
 
 

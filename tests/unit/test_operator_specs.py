@@ -202,6 +202,51 @@ def test_a_topic_with_a_wrong_edit_is_looked_after_and_says_so() -> None:
     assert is_ready(stored["Topic/orders"])
 
 
+# ---- storage
+
+
+def test_a_storage_class_that_does_not_exist_is_reported(sim: KubernetesSimulation) -> None:
+    """Existing brokers do not need it; the next one would wait for its volume for ever."""
+    sim.api.missing_classes.add("fsat")
+    storage = {"size": "1Gi", "deleteClaim": True, "class": "fsat"}
+    sim.apply_cluster(storage=storage)
+    reconcile(sim)
+    assert sim.condition() == ("False", "StorageClassNotFound")
+    assert message_of(sim).startswith("spec.storage.class: there is no StorageClass fsat; existing: ")
+    assert sim.condition("Available")[0] == "True"
+    sim.apply_cluster(storage={**storage, "class": "fast"})
+    sim.reconcile_until_ready()
+
+
+def test_a_class_of_volumes_that_were_created_by_hand_need_not_exist(sim: KubernetesSimulation) -> None:
+    sim.api.missing_classes.add("manual")
+    for name in sim.api.names("PersistentVolumeClaim"):
+        claim = sim.api.items["PersistentVolumeClaim", name]
+        claim["status"] = {"phase": "Bound"}
+        claim["spec"]["storageClassName"] = "manual"
+    sim.apply_cluster(storage={"size": "1Gi", "deleteClaim": True, "class": "manual"})
+    sim.reconcile_until_ready()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gone", "PersistentVolumeClaim data-demo-brokers-1: there is no StorageClass gone; existing: none"),
+        (None, "PersistentVolumeClaim data-demo-brokers-1: it names no StorageClass, and the Kubernetes"),
+    ],
+)
+def test_a_claim_that_waits_for_a_class_is_reported(
+    sim: KubernetesSimulation, name: str | None, message: str
+) -> None:
+    sim.api.missing_classes.add("gone")
+    claim = sim.api.items["PersistentVolumeClaim", "data-demo-brokers-1"]
+    claim["status"] = {"phase": "Pending"}
+    claim["spec"]["storageClassName"] = name
+    sim.reconcile()
+    assert sim.condition() == ("False", "StorageClassNotFound")
+    assert message_of(sim).startswith(message)
+
+
 # ---- warnings
 
 

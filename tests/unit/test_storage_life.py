@@ -133,7 +133,27 @@ class TestTruncation:
         append(log, "d", "e", "f")
         log.truncate_to(4)
         assert values(log) == ["a", "b", "c"]
-        assert log.log_end_offset == 4
+        assert log.log_end_offset == 3
+
+    def test_within_a_batch_that_holds_the_log_start_the_log_is_empty_there(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        append(log, "a", "b", "c")
+        append(log, "d", "e", "f")
+        log.maybe_increment_log_start_offset(4)
+        log.truncate_to(5)
+        assert values(log) == []
+        assert (log.log_start_offset, log.log_end_offset) == (4, 4)
+
+    def test_within_a_batch_nothing_is_missing_from_what_is_appended_next(self, tmp_path: Path) -> None:
+        """A leader whose log begins in the middle of a batch tells a follower to truncate there."""
+        leader, follower = open_log(tmp_path / "leader"), open_log(tmp_path / "follower")
+        for log in (leader, follower):
+            append(log, "a", "b", "c")
+            append(log, "d", "e", "f")
+        follower.truncate_to(4)
+        batches = leader.read(follower.log_end_offset, 1000, up_to=6).to_bytes()
+        follower.append_as_follower(batches, now_ms=NOW_MS)
+        assert values(follower) == ["a", "b", "c", "d", "e", "f"]
 
     def test_an_epoch_that_left_nothing_is_forgotten_even_if_nothing_is_cut(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.ports.files import OsFiles
+from ottla.ports.files import OS_FILES, OsFiles
 from ottla.protocol.errors import KafkaError
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
@@ -394,6 +394,24 @@ def test_a_swap_of_compacted_segments_is_finished(tmp_path: Path, clean: bool) -
     assert contents(log)[:3] == [(0, "only"), (1, "these"), (next_base, f"value {next_base}")]
     assert log.log_end_offset == 50
     assert not swap.exists()
+
+
+def test_a_swap_that_is_finished_survives_a_power_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory is synced after the renames. Otherwise the swap would have to be finished again, and
+    beside `.cleaned` files of the next cleaning it would be undone (found by a seed of the simulation)."""
+    _, swap, _ = filled_with_swap(tmp_path)
+    synced: list[tuple[str, bool]] = []
+    fsync = os.fsync
+
+    def recording(fd: int) -> None:
+        synced.append((os.readlink(f"/proc/self/fd/{fd}"), swap.exists()))
+        fsync(fd)
+
+    monkeypatch.setattr(type(OS_FILES), "fsync", lambda self, fd: recording(fd))
+    open_log(tmp_path / "origin", SMALL, recovery_point=50)
+    assert (str(swap.parent), False) in synced
 
 
 def test_one_that_was_not_ready_is_undone(tmp_path: Path) -> None:

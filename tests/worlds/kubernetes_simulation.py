@@ -64,6 +64,8 @@ class InMemoryApi(Api):
         self.items: dict[tuple[str, str], Item] = {}
         self.calls: list[tuple[str, str, str]] = []
         self.fail: Callable[[str, str, str], ApiError | None] = lambda verb, kind, name: None
+        self.missing_classes: set[str] = set()
+        """StorageClasses that do not exist; all others do."""
         self.unpullable_images: set[str] = set()
         self.max_unavailable = 0
         self.node_of: Callable[[str], str | None] = lambda pod: None
@@ -98,6 +100,8 @@ class InMemoryApi(Api):
             raise refused
         if verb == "list":
             return {"items": [_listed(item) for item in self._matching(kind, query.get("labelSelector", ""))]}
+        if verb == "get" and kind == "StorageClass" and name not in self.missing_classes:
+            return {"kind": kind, "metadata": {"name": name}}
         if verb == "create":
             assert isinstance(body, dict)
             return self._create(kind, body)
@@ -164,6 +168,12 @@ class InMemoryApi(Api):
         content = copy.deepcopy(item)
         change(content)
         self._write(item, self._owned(item, content, manager))
+
+    def scale(self, name: str, replicas: int) -> None:
+        """kubectl scale statefulset."""
+        item = self.items["StatefulSet", name]
+        content = {**item, "spec": {**item["spec"], "replicas": replicas}}
+        self._write(item, self._owned(item, content, "kubectl", "scale"))
 
     def _matching(self, kind: str, selector: str) -> list[Item]:
         return [
@@ -320,6 +330,8 @@ class InMemoryApi(Api):
             templates = spec.get("volumeClaimTemplates")
             if ("PersistentVolumeClaim", f"data-{pod_name}") not in self.items and pod is None and templates:
                 claim = copy.deepcopy(templates[0])
+                # As the admission of the API server does.
+                claim["spec"].setdefault("storageClassName", "standard")
                 claim["metadata"]["labels"] = dict(spec["selector"]["matchLabels"])
                 self.put("PersistentVolumeClaim", f"data-{pod_name}", claim)
         for pod in self._set_pods(name):

@@ -33,6 +33,7 @@ from ottla_operator.planning.steps import (
     AlterBrokerSettings,
     AlterQuota,
     AlterTopicConfig,
+    CancelReassign,
     CreateAcls,
     CreatePartitions,
     CreateTopic,
@@ -45,7 +46,7 @@ from ottla_operator.planning.steps import (
     ResetOffsets,
     SetScramCredential,
 )
-from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, Environment, StepFailed
+from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, Environment, Loads, StepFailed
 from ottla_operator.reconcile import Reconciler, is_ready
 from ottla_operator.resources import AnyResource, BrokerCluster, Pipeline
 from ottla_operator.resources.cluster import ListenerStatus
@@ -395,6 +396,9 @@ class SimulatedCluster:
                 del self.topics[step.topic]
             case Reassign():
                 self._reassign(step)
+            case CancelReassign():
+                for name, number in step.partitions:
+                    self._cancel(self.topics[name].partitions[number])
             case ElectPreferredLeaders():
                 for name, number in step.partitions:
                     partition = self.topics[name].partitions[number]
@@ -444,6 +448,13 @@ class SimulatedCluster:
                     partition.replicas.append(broker)
                     partition.joins_at_ms[broker] = self.now_ms + MOVE_MS
             self._progress(partition, self.live())
+
+    def _cancel(self, partition: SimulatedPartition) -> None:
+        if partition.target is not None:
+            added = [b for b in partition.replicas if b in partition.joins_at_ms and b not in partition.isr]
+            partition.replicas = [b for b in partition.replicas if b not in added]
+            partition.joins_at_ms = {b: t for b, t in partition.joins_at_ms.items() if b not in added}
+            partition.target = None
 
 
 class SimulatedKafka:
@@ -589,6 +600,7 @@ class OperatorSimulation:
         self.store = FakeStore(self.cluster)
         self.secrets = FakeSecrets()
         self.drivers = FakeDrivers()
+        self.loads: Loads | None = None
 
     def apply(self, kind: str, name: str, spec: Mapping[str, object], **annotations: str) -> None:
         self.store.apply(kind, name, spec, **annotations)
@@ -615,6 +627,7 @@ class OperatorSimulation:
                 self.secrets,
                 self.drivers,
                 lambda: self.cluster.now_ms,
+                loads=self.loads,
             )
         )
         result = asyncio.run(reconciler.reconcile())

@@ -25,6 +25,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import eq
 from typing import Any, Final, NamedTuple
 
 from ottla.coordinators.group import Group, GroupState
@@ -207,7 +209,7 @@ class CoordinatorInvariants:
             if isinstance(key, OffsetRecordKey):
                 group = groups.get(key.group_id)
                 known = None if group is None else group.offsets.committed.get(key.partition)
-                self._compare(where, led, key, known, lambda value, known=known: value == known)
+                self._compare(where, led, key, known, partial(eq, known))
             elif isinstance(key, _StaticMember):
                 self._check_static_member(where, led, key, groups.get(key.group_id))
             else:
@@ -256,7 +258,7 @@ class CoordinatorInvariants:
         # In a Stable group only a member whose new id is being written waits to join.
         if generation == group.generation and member_id not in group.awaiting_join:
             known = (generation, member_id)
-            self._compare(where, led, key, known, lambda value: value == known)
+            self._compare(where, led, key, known, partial(eq, known))
 
     # --- transactions ---
 
@@ -269,7 +271,7 @@ class CoordinatorInvariants:
                 entry = replace(entry, producer_epoch=entry.producer_epoch - 1)
             if entry is not None and entry.producer_epoch == NO_EPOCH:
                 entry = None  # its first record is being written
-            self._compare(where, led, key, entry, lambda value, entry=entry: _is_same_entry(value, entry))
+            self._compare(where, led, key, entry, partial(_is_same_entry, entry=entry))
         for name, transaction in transactions.items():
             if name not in led.history and transaction.entry.producer_epoch != NO_EPOCH:
                 self._count(where, led, ("unwritten", name), f"has {transaction}, which is not in the log")

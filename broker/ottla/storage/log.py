@@ -768,7 +768,12 @@ class Log:
     # --- truncation ------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop all data from `offset` on. Returns whether there was any."""
+        """Drop all data from `offset` on, and the whole batch that holds it: the log ends before that batch.
+        Returns whether there was any.
+
+        Kafka's log then ends at `offset` and lacks the batch's first records: a follower whose leader has
+        deleted records up to the middle of the batch can append nothing any more.
+        """
         local = self._local
         with local.lock, local.io("truncate"):
             if offset < 0:
@@ -785,6 +790,9 @@ class Log:
             local.truncations += 1
             kept = [segment for segment in segments if segment.base_offset <= offset]
             removed = segments[len(kept) :]
+            cut = kept[-1].header_at(offset)
+            if cut is not None and cut.base_offset < offset:
+                offset = max(cut.base_offset, min(self.log_start_offset, offset))
             is_rolled_back = self._producer_state.roll_back(segments[len(kept) - 1 :], offset)
             self._forget_snapshots(removed)
             local.truncate_to(offset, removed)

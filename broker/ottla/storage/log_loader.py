@@ -21,7 +21,7 @@ from contextlib import nullcontext
 
 from crc32c import crc32c
 
-from ottla.ports.files import Files, opened
+from ottla.ports.files import Files, opened, sync_path
 from ottla.protocol.records import (
     BATCH_HEADER,
     CRC_START,
@@ -382,6 +382,8 @@ def _finish_swaps(files: Files, directory: str, names: Sequence[str]) -> None:
                 files.unlink(f"{directory}/{name}")
     for name in swaps:
         files.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP_SUFFIX)}")
+    # After a power loss, a `.swap` file beside the next cleaning's `.cleaned` files would be removed.
+    sync_path(files, directory)
 
 
 def _offset_of(name: str) -> int | None:

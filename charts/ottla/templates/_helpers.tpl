@@ -85,3 +85,18 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   resources: [events]
   verbs: [create, patch]
 {{- end }}
+
+{{- /* The Lease of which the working operator is the holder. */ -}}
+{{- define "ottla.leaseRules" -}}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: ["{{ include "ottla.name" . }}"]
+  verbs: [get, patch]
+{{- end }}
+
+{{- define "ottla.uninstallHook" -}}
+helm.sh/hook: post-delete, helm.sh/hook-delete-policy: "before-hook-creation,hook-succeeded,hook-failed"
+{{- end }}

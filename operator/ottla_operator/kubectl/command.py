@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 import click
 
 from ottla_operator.conditions import iso_time
+from ottla_operator.kubectl.rebalance_table import rebalance_text
 from ottla_operator.kubectl.report import Part, Report, archive
 from ottla_operator.kubectl.screen import overview, screen
-from ottla_operator.kubernetes.naming import CLUSTER_LABEL, CONFIG_DIR, PROPERTIES, broker_pod
+from ottla_operator.kubernetes.naming import CLUSTER_LABEL, CONFIG_DIR, FINALIZER, PROPERTIES, broker_pod
 from ottla_operator.resources import KINDS
 from ottla_operator.resources.common import (
     APPROVE_ANNOTATION,
@@ -32,6 +33,7 @@ from ottla_operator.resources.common import (
     HIBERNATE_ANNOTATION,
     PAUSE_ANNOTATION,
     REASSIGN_ANNOTATION,
+    REBALANCE_ANNOTATION,
     RESTART_ANNOTATION,
     RESTART_POD_ANNOTATION,
 )
@@ -231,6 +233,71 @@ def _wait_for_request(kubectl: Kubectl, cluster: str, id_: str) -> None:
 @main.command()
 @_global_flags
 @click.argument("cluster")
+@click.option("--dry-run", is_flag=True, help="Have a new proposal computed from the loads of now.")
+@click.option("--approve", metavar="ID", help="Have the proposal of this id executed.")
+@click.option("--cancel", is_flag=True, help="Decline the proposal, or take back what is in progress.")
+@click.option("--all", "all_moves", is_flag=True, help="Print all moves.")
+@click.pass_obj
+def rebalance(
+    kubectl: Kubectl, cluster: str, dry_run: bool, approve: str | None, cancel: bool, all_moves: bool
+) -> None:
+    """Show the proposed rebalance by load of CLUSTER and its progress; request, approve or cancel one.
+
+    A proposal moves nothing until it is approved, unless spec.rebalance.mode is Auto.
+    """
+    if sum((dry_run, approve is not None, cancel)) > 1:
+        raise click.UsageError("--dry-run, --approve and --cancel exclude each other")
+    state = _rebalance_state(kubectl, cluster)
+    current = (state.get("proposal") or {}).get("id")
+    if approve is not None:
+        if approve != current:
+            known = f"the current proposal is {current}" if current else "there is no proposal"
+            raise click.ClickException(f"{approve} cannot be approved: {known}")
+        _annotate_rebalance(kubectl, cluster, f"approve:{approve}")
+        click.echo(f"approved: {approve}; kubectl ottla rebalance {cluster} shows the progress")
+        return
+    if cancel:
+        if current is None:
+            raise click.ClickException("there is no proposal and no rebalance in progress")
+        _annotate_rebalance(kubectl, cluster, f"cancel:{current}")
+        click.echo(f"cancelled: {current}; kubectl ottla rebalance {cluster} shows the progress")
+        return
+    if dry_run:
+        state = _proposed(kubectl, cluster, state)
+    click.echo(rebalance_text(state, all_moves=all_moves) if state else "no rebalance", nl=not state)
+    if dry_run and state.get("proposal"):
+        click.echo(f"to execute it: kubectl ottla rebalance {cluster} --approve {state['proposal']['id']}")
+
+
+def _rebalance_state(kubectl: Kubectl, cluster: str) -> dict[str, Any]:
+    return dict((kubectl.items(_PLURAL, cluster)[0].get("status") or {}).get("rebalance") or {})
+
+
+def _annotate_rebalance(kubectl: Kubectl, cluster: str, value: str) -> None:
+    kubectl.run("annotate", _PLURAL, cluster, f"{REBALANCE_ANNOTATION}={value}", "--overwrite")
+
+
+def _proposed(kubectl: Kubectl, cluster: str, state: dict[str, Any]) -> dict[str, Any]:
+    """The state with the answer to a new request."""
+    if state.get("progress"):
+        raise click.ClickException("a rebalance is in progress; --cancel cancels it")
+    token = uuid.uuid4().hex[:12]
+    _annotate_rebalance(kubectl, cluster, f"propose:{token}")
+    printed = ""
+    while True:
+        state = _rebalance_state(kubectl, cluster)
+        if state.get("handledRequest") == token:
+            return state
+        message = state.get("message") or "loads are measured"
+        if message != printed:
+            click.echo(f"waiting: {message}", err=True)
+            printed = message
+        time.sleep(_POLL_S)
+
+
+@main.command()
+@_global_flags
+@click.argument("cluster")
 @click.pass_obj
 def pause(kubectl: Kubectl, cluster: str) -> None:
     """Pause the reconciliation of CLUSTER: the operator observes it and changes nothing."""
@@ -246,6 +313,33 @@ def resume(kubectl: Kubectl, cluster: str) -> None:
     """Resume the reconciliation of CLUSTER."""
     kubectl.run("annotate", _PLURAL, cluster, f"{PAUSE_ANNOTATION}-")
     click.echo(f"reconciliation of {cluster} is resumed")
+
+
+@main.command()
+@_global_flags
+@click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces.")
+@click.pass_obj
+def release(kubectl: Kubectl, all_namespaces: bool) -> None:
+    """Let resources be deleted when the operator is gone for good and was not uninstalled by its chart.
+
+    Removes the operator's finalizer from all resources. An operator that still runs adds it again.
+    """
+    plurals = ",".join(f"{model.definition.plural}.{GROUP}" for model in KINDS.values())
+    released = 0
+    for item in kubectl.items(plurals, *(["-A"] if all_namespaces else [])):
+        metadata = item["metadata"]
+        finalizers = metadata.get("finalizers") or []
+        if FINALIZER not in finalizers:
+            continue
+        left = [name for name in finalizers if name != FINALIZER]
+        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": left}}
+        plural = f"{KINDS[item['kind']].definition.plural}.{GROUP}"
+        kubectl.add_flag("namespace", metadata["namespace"])
+        kubectl.run("patch", plural, metadata["name"], "--type=merge", "-p", json.dumps(patch))
+        click.echo(f"{metadata['namespace']}/{item['kind']}/{metadata['name']} is released")
+        released += 1
+    if not released:
+        click.echo("no resource has the operator's finalizer")
 
 
 @main.command()

@@ -40,6 +40,7 @@ _PLURALS: Final = {
     "StatefulSet": ("apps/v1", "statefulsets"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
     "RoleBinding": ("rbac.authorization.k8s.io/v1", "rolebindings"),
+    "StorageClass": ("storage.k8s.io/v1", "storageclasses"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     **{kind: (API_VERSION, model.definition.plural) for kind, model in KINDS.items()},
 }
@@ -192,7 +193,7 @@ class Api:
                 return found
             query["continue"] = token
 
-    async def get(self, kind: str, namespace: str, name: str) -> Object:
+    async def get(self, kind: str, namespace: str | None, name: str) -> Object:
         return await self._request("get", kind, path_of(kind, namespace, name))
 
     # ---- writing

@@ -24,6 +24,7 @@ from ottla_operator.kubernetes.api import Api, ApiError, Conflict, Invalid, NotF
 from ottla_operator.kubernetes.managed_fields import (
     MISSING,
     ForeignField,
+    applied_part,
     changed_metadata,
     foreign_fields,
     taken_over,
@@ -34,7 +35,7 @@ from ottla_operator.kubernetes.managed_fields import (
 from ottla_operator.kubernetes.manifests_common import Manifest, difference
 from ottla_operator.kubernetes.observing import Listed, Object, annotations_of, name_of, uid_of
 from ottla_operator.kubernetes.volumes import growth
-from ottla_operator.platform.interfaces import StepFailed
+from ottla_operator.platform.interfaces import Ensured, StepFailed
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,9 @@ _KINDS: Final = (
 # recent.
 RESTORATIONS_MAX: Final = 5
 CONTESTED_MS: Final = 3_600_000
+
+# The deletion of an object in the foreground waits for pods, which take their time.
+_DELETION_MS: Final = 300_000
 
 # Kinds that can be deleted and created again without a loss, when a field cannot be changed.
 _RECREATED: Final = ("ConfigMap", "RoleBinding", "Service", "ServiceAccount")
@@ -73,6 +77,7 @@ class ChildObjects:
             self._selector += f",{naming.COMPONENT_LABEL}={component}"
         self.listed = Listed()
         self._contested: dict[tuple[str, str], Sequence[str]] = {}
+        self._relabelled: list[tuple[str, str, Mapping[str, str]]] = []
 
     def findings(self, of: Collection[Manifest] | None = None) -> list[Finding]:
         """The condition with the fields that `ensure` left as somebody else set them; empty when there are
@@ -90,6 +95,7 @@ class ChildObjects:
         )
         self.listed = Listed.of(dict(zip(kinds, lists, strict=True)))
         self._contested = {}
+        self._relabelled = []
 
     async def find_unlabelled(self, kind: str, name: str) -> str:
         """Add an object without the cluster's label to the lists, so that it is not created again."""
@@ -101,12 +107,49 @@ class ChildObjects:
             raise _failure("NotReadable", f"{kind} {name}", error) from None
         return ""
 
+    async def find_relabelled(self, kind: str, name: str, labels: Mapping[str, str]) -> None:
+        """Find a pod or claim of which somebody changed or removed the labels by which it is listed: it
+        counts as if it had them, until `restore_labels`. Raises ApiError."""
+        item = self.listed.find(kind, name)
+        if item is None:
+            try:
+                item = await self._api.get(kind, self.namespace, name)
+            except NotFound:
+                return
+        has = item["metadata"].get("labels") or {}
+        if any(has.get(key) != value for key, value in labels.items()):
+            self._put(kind, {**item, "metadata": {**item["metadata"], "labels": {**has, **labels}}})
+            self._relabelled.append((kind, name, labels))
+
+    async def restore_labels(self, ensured: Ensured) -> None:
+        found, self._relabelled = self._relabelled, []
+        for kind, name, labels in found:
+            await ensured.attempt(self._restore_labels(kind, name, labels))
+
+    async def _restore_labels(self, kind: str, name: str, labels: Mapping[str, str]) -> str:
+        live = self.listed.find(kind, name)
+        assert live is not None, f"{kind} {name} was found"
+        await self.patch(kind, live, {"metadata": {"labels": dict(labels)}}, "LabelsNotRestored")
+        return f"restore the labels of {kind} {name}"
+
     async def nodes(self) -> dict[str, Object]:
         """The nodes of the Kubernetes cluster by name."""
         try:
             return {name_of(node): node for node in await self._api.list("Node", None)}
         except ApiError as error:
             raise StepFailed("NodesUnknown", f"the nodes cannot be listed: {error.message}") from None
+
+    async def check_storage_class(self, name: str, what: str) -> str:
+        """Raise StepFailed if there is no such StorageClass. `what`: names it. Returns ""."""
+        try:
+            await self._api.get("StorageClass", None, name)
+        except NotFound:
+            existing = ", ".join(sorted(name_of(item) for item in await self._api.list("StorageClass", None)))
+            message = f"{what}: there is no StorageClass {name}; existing: {existing or 'none'}"
+            raise StepFailed("StorageClassNotFound", message) from None
+        except ApiError as error:
+            log.warning("StorageClass %s cannot be read: %s", name, error.message)
+        return ""
 
     # ---- writes
 
@@ -117,9 +160,8 @@ class ChildObjects:
         if live is None:
             self._put(kind, await self._apply(manifest))
             return f"create {kind} {name}"
-        # An object that is being deleted is created again after its deletion.
         if live["metadata"].get("deletionTimestamp"):
-            return ""
+            return self._await_deletion(live)
         foreign, now_ms = foreign_fields(live), self._clock_ms()
         history = _restorations(live)
         contested = [field for field in foreign if _is_contested(history.get(str(field)), now_ms)]
@@ -146,6 +188,39 @@ class ChildObjects:
             stays.append(f"{other} is changed in the operator's own request, as by an admission webhook")
         self._note(kind, name, stays)
         return _described(live, applied, manifest, restored, differs)
+
+    def _await_deletion(self, live: Object) -> str:
+        """An object that is being deleted is created again after its deletion, which a finalizer may
+        prevent."""
+        since = str(live["metadata"]["deletionTimestamp"])
+        finalizers = live["metadata"].get("finalizers") or ()
+        if finalizers and self._clock_ms() - parse_iso_time(since) > _DELETION_MS:
+            what = f"{live['kind']} {name_of(live)} is being deleted since {since}"
+            raise StepFailed(
+                "DeletionHangs", f"{what}, and waits for its finalizers: {', '.join(finalizers)}"
+            )
+        return ""
+
+    async def remove_additions(self, manifest: Manifest) -> str:
+        """Remove the fields that somebody added to an object whose manifest must not be applied yet. Values
+        that the manifest has, too, may have been changed: those wait. Returns a description, or ""."""
+        kind, name = manifest["kind"], name_of(manifest)
+        live, now_ms = self.listed.find(kind, name), self._clock_ms()
+        if live is None or live["metadata"].get("deletionTimestamp"):
+            return ""
+        history = _restorations(live)
+        added = [
+            field
+            for field in foreign_fields(live)
+            if value_at(manifest, field.path) is MISSING
+            and not _is_contested(history.get(str(field)), now_ms)
+        ]
+        own = applied_part(live)
+        if not added or not await self._take_over(live, own, added, history):
+            return ""
+        applied = await self._apply(own)
+        self._put(kind, applied)
+        return _described(live, applied, own, added, "")
 
     async def _apply(self, manifest: Manifest) -> Object:
         try:

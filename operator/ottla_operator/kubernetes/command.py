@@ -23,14 +23,17 @@ from prometheus_client import disable_created_metrics
 
 from ottla import logs
 from ottla_operator.kubernetes import handlers
-from ottla_operator.kubernetes.api import Api, load_config
+from ottla_operator.kubernetes.api import Api, ApiError, load_config
 from ottla_operator.kubernetes.controller import Controller
 from ottla_operator.kubernetes.lease import Election
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.metrics import Metrics
+from ottla_operator.kubernetes.release import release_all
 
 log = logging.getLogger(__name__)
 
+# The operator's pod may take its whole grace period to end, and its Lease to be free.
+_RELEASE_WAIT_S: Final = 90
 _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -58,6 +61,12 @@ _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/nam
     help="Work only while holding this Lease of the pod's namespace, which other operators compete for.",
 )
 @click.option(
+    "--release",
+    is_flag=True,
+    help="Release all resources and exit, as the last step of an uninstallation: their deletion no longer "
+    "waits for an operator, and their status says that there is none. Needs --lease.",
+)
+@click.option(
     "--allow-sidecars",
     is_flag=True,
     help="Allow additional containers in pod templates. They get the operator's security context.",
@@ -70,6 +79,7 @@ def operator(
     resync_s: float,
     http_port: int,
     lease: str | None,
+    release: bool,
     allow_sidecars: bool,
     log_level: str,
 ) -> None:
@@ -89,7 +99,18 @@ def operator(
         images = replace(images_from(dict(os.environ)), allow_sidecars=allow_sidecars)
         if lease and not images.operator_namespace:
             raise click.UsageError("--lease needs a pod, whose namespace the Lease is in")
+        if lease:
+            images = replace(images, operator=f"{images.operator_namespace}/{lease}")
+        if release:
+            if not lease:
+                raise click.UsageError("--release needs --lease")
+            asyncio.run(_release(images, namespaces, lease))
+            return
         lost = asyncio.run(_run(images, namespaces, resync_s, http_port, lease or ""))
+    except ApiError as error:
+        raise click.ClickException(error.message) from None
+    except TimeoutError:
+        raise click.ClickException(f"the Lease {lease} is held: an operator still runs") from None
     except OSError as error:
         raise click.ClickException(f"port {http_port}: {error.strerror}") from None
     if lost:
@@ -151,6 +172,20 @@ async def _run(images: Images, namespaces: Sequence[str], resync_s: float, http_
             await server.cleanup()
         api.close()
         lease_api.close()
+
+
+async def _release(images: Images, namespaces: Sequence[str], lease: str) -> None:
+    """Release all resources, when the operator has ended. Raises ApiError or TimeoutError."""
+    api = Api()
+    election = Election(api, images.operator_namespace, lease, socket.gethostname(), _clock_ms)
+    try:
+        async with asyncio.timeout(_RELEASE_WAIT_S):
+            await election.acquire()
+        count = await release_all(api, images.operator, namespaces, _clock_ms)
+        log.info("%d resources are released", count)
+        await election.release()
+    finally:
+        api.close()
 
 
 def _clock_ms() -> int:

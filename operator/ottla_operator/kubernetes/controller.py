@@ -22,10 +22,12 @@ from ottla_operator.kubernetes.handlers import cluster_of
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.metrics import Metrics
 from ottla_operator.kubernetes.platform import KubernetesPlatform
+from ottla_operator.kubernetes.release import release_unwatched
 from ottla_operator.kubernetes.secrets import KubernetesSecrets
 from ottla_operator.kubernetes.store import KubernetesStore
 from ottla_operator.platform.interfaces import Environment
 from ottla_operator.platform.kafka import KafkaAdmin
+from ottla_operator.platform.loads import LoadMonitor, metrics_over_http
 from ottla_operator.reconcile import Reconciler
 from ottla_operator.resources import KINDS
 from ottla_operator.step_executor import ReconcileResult
@@ -109,10 +111,23 @@ class Controller:
     async def _resync(self) -> None:
         """Periodically enqueue clusters without a worker. Workers have their own timers."""
         self._last_resync = self._monotonic()
+        released = not self._images.operator or None in self._namespaces
         while True:
+            released = released or await self._release_unwatched()
             await asyncio.sleep(self._resync_s)
             if await self._resync_once():
                 self._last_resync = self._monotonic()
+
+    async def _release_unwatched(self) -> bool:
+        """Release the resources of namespaces that the operator no longer watches. Returns False when it has
+        to be tried again."""
+        watched = [namespace for namespace in self._namespaces if namespace is not None]
+        try:
+            await release_unwatched(self._api, self._images.operator, watched, self._clock_ms)
+        except ApiError as error:
+            log.warning("resources of namespaces without an operator are not released: %s", error.message)
+            return isinstance(error, Forbidden)
+        return True
 
     async def _resync_once(self) -> bool:
         """List all resources once. Returns whether the API server responded; Forbidden is a response, too."""
@@ -163,7 +178,16 @@ class Controller:
         secrets = KubernetesSecrets(self._api, namespace, cluster)
         drivers = KubernetesDrivers(self._api, self._images, namespace, cluster, self._clock_ms)
         reconciler = Reconciler(
-            Environment(platform, kafka, store, secrets, drivers, self._clock_ms, self._recorder)
+            Environment(
+                platform,
+                kafka,
+                store,
+                secrets,
+                drivers,
+                self._clock_ms,
+                self._recorder,
+                loads=LoadMonitor(metrics_over_http(platform.metrics_addresses), kafka.log_dirs),
+            )
         )
         failures = 0
         steps: list[str] = []

@@ -13,7 +13,14 @@ from ottla_operator.kubernetes import manifests_pipelines, naming, volumes
 from ottla_operator.kubernetes.api import Api
 from ottla_operator.kubernetes.child_objects import ChildObjects
 from ottla_operator.kubernetes.manifests_common import Images
-from ottla_operator.kubernetes.observing import Listed, Object, annotations_of, container_of, pod_state
+from ottla_operator.kubernetes.observing import (
+    Listed,
+    Object,
+    annotations_of,
+    container_of,
+    last_restart,
+    pod_state,
+)
 from ottla_operator.planning.observed import DriverInstance, JobProgress
 from ottla_operator.planning.pipeline_config import DriverLaunch
 from ottla_operator.planning.pipelines import EXIT_CANNOT_START
@@ -38,13 +45,24 @@ class KubernetesDrivers:
         self._objects = ChildObjects(api, namespace, cluster, clock_ms, naming.PIPELINE)
 
     def traits(self, pipeline: Pipeline) -> Mapping[str, str]:
-        return {"image": manifests_pipelines.image_of(pipeline, self._images)}
+        restart = self._last_restart(pipeline)
+        image = manifests_pipelines.image_of(pipeline, self._images)
+        return {"image": image, **({"restart": restart} if restart else {})}
+
+    def _last_restart(self, pipeline: Pipeline) -> str:
+        listed = self._objects.listed
+        live = listed.find("StatefulSet", naming.driver_name(pipeline.metadata.name))
+        pod = _pod(listed, pipeline)
+        return last_restart(live, [] if pod is None else [pod])
 
     # ---- observing
 
     async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
+        pipelines = list(pipelines)
         await self._objects.list(kinds=_KINDS)
-        listed, pipelines = self._objects.listed, list(pipelines)
+        for pipeline in pipelines:
+            await self._find_relabelled(pipeline)
+        listed = self._objects.listed
         progress = await processes.fetch_progress(
             {
                 pipeline.key: f"{address}:{manifests_pipelines.STATUS_PORT}"
@@ -54,13 +72,25 @@ class KubernetesDrivers:
         )
         return {p.key: driver_instance(listed, p.metadata.name, progress.get(p.key)) for p in pipelines}
 
+    async def _find_relabelled(self, pipeline: Pipeline) -> None:
+        name = pipeline.metadata.name
+        live = self._objects.listed.find("StatefulSet", naming.driver_name(name))
+        if live is None or live["spec"].get("replicas") == 0:
+            return
+        pod, labels = naming.driver_pod(name), naming.pipeline_selector(pipeline.spec.cluster_ref.name, name)
+        await self._objects.find_relabelled("Pod", pod, labels)
+        if pipeline.spec.storage is not None:
+            await self._objects.find_relabelled("PersistentVolumeClaim", naming.data_claim(pod), labels)
+
     # ---- steps
 
     async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Ensured:
         ensured = Ensured()
+        await self._objects.restore_labels(ensured)
         name, listed = pipeline.metadata.name, self._objects.listed
         live = listed.find("StatefulSet", naming.driver_name(name))
-        manifests = manifests_pipelines.build_all(pipeline, self._images, launch)
+        restart = self._last_restart(pipeline)
+        manifests = manifests_pipelines.build_all(pipeline, self._images, launch, restart)
         for manifest in manifests:
             is_set = manifest["kind"] == "StatefulSet"
             kept = volumes.never_shrinking(manifest, live) if is_set else manifest

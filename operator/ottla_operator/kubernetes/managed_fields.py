@@ -2,9 +2,9 @@
 
 Pure; used by `child_objects`. The API server records for every field who set it last: a manager with an
 operation (Apply or Update), the fields as a tree of FieldsV1. A field of a child that another manager owns
-is foreign, with these exceptions: status, and what belongs to a subresource; metadata, in which tools keep
-their own labels and annotations; and the fields in `_OF_OTHERS`. Defaults, allocated addresses and the
-changes of admission webhooks have no owner and are not foreign.
+is foreign, with these exceptions: status; metadata, in which tools keep their own labels and annotations;
+and the fields in `_OF_OTHERS`. Defaults, allocated addresses and the changes of admission webhooks have no
+owner and are not foreign.
 
 A foreign field is removed in two writes: one gives its ownership to the operator's own entry (`taken_over`),
 after which a server-side apply removes what the manifest does not have, also the items of lists with keys.
@@ -70,7 +70,7 @@ def foreign_fields(live: Object) -> list[ForeignField]:
     """The foreign fields of a child object; an item of a list that somebody added counts as one."""
     found = []
     for entry in _entries(live):
-        if _is_own(entry) or entry.get("subresource"):
+        if _is_own(entry) or entry.get("subresource") == "status":
             continue
         manager, operation = str(entry.get("manager")), str(entry.get("operation"))
         taken = _takeable(live["kind"], entry.get("fieldsV1") or {})
@@ -115,12 +115,35 @@ def taken_over(live: Object, fields: Collection[ForeignField]) -> list[dict[str,
             for field in fields
             if (field.manager, field.operation) == (entry.get("manager"), entry.get("operation"))
         ]
-        if not entry.get("subresource"):
+        if entry.get("subresource") != "status":
             for path in paths:
                 _move(entry["fieldsV1"], own["fieldsV1"], path)
         if entry.get("fieldsV1"):
             left.append(entry)
     return left
+
+
+def applied_part(live: Object) -> dict[str, Any]:
+    """The fields of the object that the operator has applied and that nobody has changed since, as a
+    manifest."""
+    metadata = {name: live["metadata"][name] for name in ("name", "namespace")}
+    own: dict[str, Any] = next((entry["fieldsV1"] for entry in _entries(live) if _is_own(entry)), {})
+    part = _part(own, live)
+    return {
+        "apiVersion": live["apiVersion"],
+        "kind": live["kind"],
+        **part,
+        "metadata": {**part.get("metadata", {}), **metadata},
+    }
+
+
+def _part(fields: Mapping[str, Any], value: Any) -> Any:
+    inner = {name: below for name, below in fields.items() if name != _ITEM}
+    if not inner:
+        return copy.deepcopy(value)
+    if isinstance(value, list):
+        return [_part(below, item) for item in value for name, below in inner.items() if _matches(name, item)]
+    return {name[2:]: _part(below, value[name[2:]]) for name, below in inner.items() if name[2:] in value}
 
 
 def without(item: Any, paths: Collection[Path]) -> Any:

@@ -63,7 +63,7 @@ _DEFAULT_RESOURCES: Final[Mapping[str, Any]] = {"requests": {"cpu": "100m", "mem
 
 def traits(cluster: BrokerCluster, images: Images, zookeeper: ZooKeeperSecurity) -> dict[str, str]:
     """The parts of a broker's revision besides its settings, by the name that a restart reason has: the whole
-    pod template, of which the number of brokers is no part."""
+    pod template, of which the number of brokers is no part, and all settings that the operator writes."""
     template = broker_template(cluster, images, 1)
     for container in template["spec"]["containers"]:
         if container["name"] == "broker":
@@ -71,6 +71,7 @@ def traits(cluster: BrokerCluster, images: Images, zookeeper: ZooKeeperSecurity)
     return {
         "image": broker_image(cluster, images),
         "listeners": digest(listener_settings(cluster, 0, {})),
+        "server.properties": digest(_own_properties(cluster, 0, zookeeper)),
         "pod template": digest(template),
         "zookeeper.connect": brokers_connect(cluster, zookeeper),
         **({"rack": cluster.spec.rack.topology_key} if cluster.spec.rack is not None else {}),
@@ -98,16 +99,22 @@ def broker_properties(
     zookeeper: ZooKeeperSecurity,
 ) -> dict[str, str]:
     """All of one broker's settings."""
-    own = {
-        "broker.id": str(broker),
+    return {
+        **launch.properties,
         **listener_settings(cluster, broker, advertised),
         "zookeeper.connect": brokers_connect(cluster, zookeeper),
+        **_own_properties(cluster, broker, zookeeper),
+    }
+
+
+def _own_properties(cluster: BrokerCluster, broker: int, zookeeper: ZooKeeperSecurity) -> dict[str, str]:
+    """The settings that the operator writes, besides listeners and zookeeper.connect."""
+    return {
+        "broker.id": str(broker),
         **_zookeeper_access(cluster, broker, zookeeper.brokers),
         "log.dirs": f"{_DATA_DIR}/data",
+        **({"ottla.http.port": str(METRICS_PORT)} if _serves_metrics(cluster) else {}),
     }
-    if _serves_metrics(cluster):
-        own["ottla.http.port"] = str(METRICS_PORT)
-    return {**launch.properties, **own}
 
 
 def _zookeeper_access(cluster: BrokerCluster, broker: int, stage: BrokerStage) -> dict[str, str]:

@@ -66,6 +66,13 @@ def claim_owner(cluster: BrokerCluster) -> Manifest:
     return {**_owner_reference(cluster), "controller": False, "blockOwnerDeletion": False}
 
 
+def is_of_former(cluster: BrokerCluster, item: Mapping[str, Any]) -> bool:
+    """Whether the object belongs to a deleted BrokerCluster of the same name: the garbage collector is about
+    to delete it."""
+    owners = [o for o in item["metadata"].get("ownerReferences") or () if o.get("kind") == cluster.kind]
+    return bool(owners) and all(owner.get("uid") != cluster.metadata.uid for owner in owners)
+
+
 def build(
     resource: BrokerCluster | Pipeline,
     api_version: str,

@@ -226,15 +226,21 @@ def _secrets(launch: DriverLaunch) -> list[str]:
     return [name for name in (launch.login.authority, launch.login.secret) if name]
 
 
-def build_stateful_set(pipeline: Pipeline, images: Images, launch: DriverLaunch) -> Manifest:
+def build_stateful_set(
+    pipeline: Pipeline, images: Images, launch: DriverLaunch, restarted_at: str = ""
+) -> Manifest:
+    """`restarted_at`: of `kubectl rollout restart`, which is part of the revision."""
     name = pipeline.metadata.name
     storage = pipeline.spec.storage
+    template = driver_template(pipeline, images, launch)
+    if restarted_at:
+        template["metadata"]["annotations"][naming.RESTARTED_AT_ANNOTATION] = restarted_at
     spec: Manifest = {
         "replicas": 1,
         "serviceName": naming.driver_name(name),
         "updateStrategy": {"type": "OnDelete"},
         "selector": {"matchLabels": naming.pipeline_selector(pipeline.spec.cluster_ref.name, name)},
-        "template": driver_template(pipeline, images, launch),
+        "template": template,
     }
     if storage is not None:
         claim = claim_template(storage.size, storage.storage_class, storage.access_mode)
@@ -275,12 +281,14 @@ def build_role_binding(pipeline: Pipeline, role: str) -> Manifest:
     return build(pipeline, f"{group}/v1", "RoleBinding", name, naming.PIPELINE, body)
 
 
-def build_all(pipeline: Pipeline, images: Images, launch: DriverLaunch) -> list[Manifest]:
+def build_all(
+    pipeline: Pipeline, images: Images, launch: DriverLaunch, restarted_at: str = ""
+) -> list[Manifest]:
     """All objects of a pipeline, in the order in which they are needed."""
     return [
         build_service_account(pipeline),
         *([build_role_binding(pipeline, images.driver_role)] if _has_executors(pipeline) else []),
         build_config(pipeline, images, launch),
         build_service(pipeline),
-        build_stateful_set(pipeline, images, launch),
+        build_stateful_set(pipeline, images, launch, restarted_at),
     ]

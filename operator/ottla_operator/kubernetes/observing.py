@@ -77,6 +77,14 @@ def restarted_at(stateful_set: Object) -> str:
     return annotations_of(stateful_set["spec"]["template"]).get(naming.RESTARTED_AT_ANNOTATION, "")
 
 
+def last_restart(stateful_set: Object | None, pods: Iterable[Object]) -> str:
+    """The value of the last `kubectl rollout restart`, or "": of the StatefulSet's template, else of its
+    pods, which have it when the StatefulSet was created again or somebody removed it."""
+    of_set = "" if stateful_set is None else restarted_at(stateful_set)
+    of_pods = (annotations_of(pod).get(naming.RESTARTED_AT_ANNOTATION, "") for pod in pods)
+    return of_set or max(of_pods, default="")
+
+
 def pods_of(listed: Listed, cluster: str) -> dict[int, Object]:
     """Broker pods by ordinal, also those without an owner."""
     found = listed.of_component("Pod", naming.BROKER)
@@ -112,6 +120,16 @@ def broker_instances(
     }
 
 
+def metrics_addresses(listed: Listed, cluster: str, port: int) -> dict[int, str]:
+    """host:port of the metrics of each broker's pod that has an address."""
+    found = {}
+    for broker, pod in pods_of(listed, cluster).items():
+        address = str((pod.get("status") or {}).get("podIP") or "")
+        if address and not pod["metadata"].get("deletionTimestamp"):
+            found[broker] = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    return found
+
+
 def runs_with(pod: Object | None, config: Object | None) -> tuple[str, dict[str, str]]:
     """(revision hash, settings) of a broker; ("", {}) when they are unknown."""
     if config is None:
@@ -121,6 +139,11 @@ def runs_with(pod: Object | None, config: Object | None) -> tuple[str, dict[str,
     key = naming.REPLACED_HASH_ANNOTATION if replaced else naming.HASH_ANNOTATION
     settings = naming.REPLACED_SETTINGS_ANNOTATION if replaced else naming.SETTINGS_ANNOTATION
     return annotations.get(key, ""), _json(annotations.get(settings))
+
+
+def is_fenced(config: Object) -> bool:
+    """Whether the ConfigMap is that of a fenced broker."""
+    return _json(annotations_of(config).get(naming.SETTINGS_ANNOTATION)).get(FENCED) == "true"
 
 
 def _json(text: str | None) -> dict[str, str]:
@@ -208,6 +231,18 @@ def pod_state(pod: Object, seen: Object) -> tuple[BrokerRunState, str]:
         last = (seen.get("lastState") or {}).get("terminated")
         return "Starting", f"restarting: the container {_why_ended(last)}" if last else ""
     return "Running", "the pod is not ready"
+
+
+def is_failing(pod: Object, seen: Object) -> bool:
+    """Whether the pod will not come up: its container crashes again and again, or cannot be created."""
+    state, _ = pod_state(pod, seen)
+    hopeless = _waiting(seen) in _HOPELESS or int(seen.get("restartCount", 0)) >= CRASHES_MAX
+    return state == "Crashed" and hopeless
+
+
+def created_at(pod: Object) -> int:
+    """When the pod was created, milliseconds since the epoch."""
+    return _time(pod["metadata"].get("creationTimestamp")) or 0
 
 
 def container_of(pod: Object, name: str) -> Object:

@@ -30,7 +30,8 @@ from ottla_operator.kubernetes import (
 from ottla_operator.kubernetes.api import Api
 from ottla_operator.kubernetes.child_objects import ChildObjects
 from ottla_operator.kubernetes.listeners import AddressPending, Advertised
-from ottla_operator.kubernetes.manifests_common import Images, Manifest, claim_owner
+from ottla_operator.kubernetes.managed_fields import foreign_fields
+from ottla_operator.kubernetes.manifests_common import Images, Manifest, claim_owner, is_of_former
 from ottla_operator.kubernetes.observing import Object, annotations_of, name_of, uid_of
 from ottla_operator.kubernetes.zookeeper_client import FindRoles, SetAcls, roles_of, set_acls
 from ottla_operator.kubernetes.zookeeper_planning import (
@@ -107,6 +108,10 @@ class KubernetesPlatform:
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
         return manifests_brokers.traits(cluster, self._images, self._zookeeper)
 
+    def metrics_addresses(self) -> Mapping[int, str]:
+        """host:port of each broker's /metrics, of the pods of the last observation."""
+        return observing.metrics_addresses(self._objects.listed, self._name, manifests_brokers.METRICS_PORT)
+
     def restart_request(self) -> str:
         return "" if self._set is None else observing.restarted_at(self._set)
 
@@ -114,7 +119,9 @@ class KubernetesPlatform:
 
     async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]:
         await self._objects.list(secrets=cluster.spec.is_secured)
-        if _needs_nodes(cluster) and not cluster.metadata.deleting:
+        self._wait_for_deletion(cluster)
+        await self._find_relabelled()
+        if _needs_nodes(cluster):
             self._nodes = await self._objects.nodes()
         instances = observing.broker_instances(self._objects.listed, self._name, _known_hashes(cluster))
         for broker, instance in instances.items():
@@ -134,11 +141,38 @@ class KubernetesPlatform:
         self._roles = await self._find_roles(cluster)
         return self._zookeeper_state(cluster), instances
 
+    async def _find_relabelled(self) -> None:
+        """Find pods and claims whose labels were changed: without its claim, a broker would count as one
+        that has lost its volume."""
+        for stateful_set, component in ((self._set, naming.BROKER), (self._servers_set, naming.ZOOKEEPER)):
+            labels = naming.selector_labels(self._name, component)
+            if stateful_set is None:
+                continue
+            for ordinal in range(_replicas(stateful_set)):
+                pod = f"{name_of(stateful_set)}-{ordinal}"
+                await self._objects.find_relabelled("Pod", pod, labels)
+                await self._objects.find_relabelled("PersistentVolumeClaim", naming.data_claim(pod), labels)
+
+    def _wait_for_deletion(self, cluster: BrokerCluster) -> None:
+        """Raise StepFailed while there are objects of a former BrokerCluster of this name. Adopted, some of
+        its volumes would survive the others."""
+        former = [
+            f"{kind} {name}"
+            for kind, items in sorted(self._objects.listed.objects.items())
+            for name, item in sorted(items.items())
+            if is_of_former(cluster, item)
+        ]
+        if former:
+            names = ", ".join(former[:3]) + (f" and {len(former) - 3} more" if len(former) > 3 else "")
+            raise StepFailed(
+                "WaitingForDeletion", f"{names} of the deleted BrokerCluster of this name still exist"
+            )
+
     async def _find_roles(self, cluster: BrokerCluster) -> Mapping[int, ServerRole]:
         """The roles of the servers that are ready."""
         pods = observing.zookeeper_pods(self._objects.listed, self._name)
         ready = [member for member, pod in pods.items() if observing.is_ready(pod)]
-        if cluster.spec.zookeeper.connect is not None or cluster.metadata.deleting or not ready:
+        if cluster.spec.zookeeper.connect is not None or not ready:
             return {}
         hosts = {member: manifests_zookeeper.member_host(cluster, member) for member in ready}
         # Servers have a plain port until all of them have the TLS port.
@@ -155,12 +189,6 @@ class KubernetesPlatform:
         listed = self._objects.listed
         connect = manifests_brokers.brokers_connect(cluster, self._zookeeper)
         is_external = cluster.spec.zookeeper.connect is not None
-        if cluster.metadata.deleting:
-            # A deletion waits for the remaining objects.
-            left = observing.zookeeper_pods(listed, self._name) or listed.find(
-                "StatefulSet", naming.zookeeper_name(self._name)
-            )
-            return ZooKeeperState(bool(left) and not is_external, connect)
         if is_external:
             return ZooKeeperState(True, connect)
         members = manifests_zookeeper.managed(cluster).replicas
@@ -178,7 +206,8 @@ class KubernetesPlatform:
             )
             for member, pod in sorted(observing.zookeeper_pods(listed, self._name).items())
         )
-        return replace(state, revision=revision_of(wanted["spec"]["template"]), servers=servers)
+        revision = revision_of(wanted["spec"]["template"])
+        return replace(state, revision=revision, servers=servers, stalled=roll.stalled)
 
     @property
     def _set(self) -> Object | None:
@@ -200,6 +229,7 @@ class KubernetesPlatform:
             cluster, self._images, under_replicated=under_replicated
         )
         ensured = Ensured()
+        await self._objects.restore_labels(ensured)
         for manifest in surroundings:
             await ensured.attempt(self._objects.ensure(manifest))
         await self._ensure_external(cluster, ensured)
@@ -211,6 +241,7 @@ class KubernetesPlatform:
         await self._ensure_racks(cluster, ensured)
         if self._set is None:
             await ensured.attempt(self._ensure_set(cluster, launch))
+        await self._check_classes(cluster, ensured)
         await self._own_claims(cluster, ensured)
         await self._grow_volumes(cluster, ensured)
         await ensured.attempt(self._ensure_set(cluster, launch))
@@ -250,11 +281,9 @@ class KubernetesPlatform:
 
     def _zookeeper_manifests(self, cluster: BrokerCluster, stage: ServerStage) -> list[Manifest]:
         listed = self._objects.listed
-        sources = [*observing.zookeeper_pods(listed, self._name).values()]
-        restarts = [annotations_of(pod).get(naming.RESTARTED_AT_ANNOTATION, "") for pod in sources]
         live = self._servers_set
-        # A StatefulSet that is created again must not lose it: this would restart all servers.
-        restarted_at = observing.restarted_at(live) if live is not None else max(restarts, default="")
+        pods = observing.zookeeper_pods(listed, self._name)
+        restarted_at = observing.last_restart(live, pods.values())
         certified = certificates.zookeeper_digest(listed, self._name)
         *others, stateful_set = manifests_zookeeper.build_all(
             cluster, self._images, stage, certified, restarted_at
@@ -269,7 +298,7 @@ class KubernetesPlatform:
             return ServerRoll()
         pods = observing.zookeeper_pods(self._objects.listed, self._name)
         members = manifests_zookeeper.managed(cluster).replicas
-        return plan_roll(cluster, live, wanted, pods, members, self._roles)
+        return plan_roll(cluster, live, wanted, pods, members, self._roles, self._clock_ms())
 
     async def _keep_servers(self, config: Manifest, wanted: Manifest) -> str:
         """While the new template waits for an approval: new certificates only, and a ConfigMap that is as it
@@ -280,6 +309,9 @@ class KubernetesPlatform:
         same = naming.APPLIED_ANNOTATION
         if found is None or annotations_of(found).get(same) == annotations_of(config)[same]:
             await self._objects.ensure(config)
+        restored = await self._objects.remove_additions(wanted)
+        if restored:
+            return restored
         key = naming.CERTIFICATES_ANNOTATION
         template = live["spec"]["template"]
         certified = annotations_of(wanted["spec"]["template"]).get(key)
@@ -377,8 +409,9 @@ class KubernetesPlatform:
         return f"annotate pod {name_of(pod)} with its rack"
 
     async def _ensure_configs(self, cluster: BrokerCluster, launch: BrokerLaunch, ensured: Ensured) -> None:
-        """Create missing ConfigMaps of existing pods. The pod's revision is taken from the status; if it
-        is unknown, the pod is restarted in the next roll."""
+        """Restore ConfigMaps of the current revision, and create missing ones of existing pods. The revision
+        of such a pod is taken from the status; if it is unknown, the pod is restarted in the next roll. What
+        else is to change waits for the broker's restart."""
         configs, known = self._configs(), _known_hashes(cluster)
         for broker, pod in self._pods().items():
             if broker in configs or pod["metadata"].get("deletionTimestamp"):
@@ -386,6 +419,15 @@ class KubernetesPlatform:
             running = known.get(broker) or observing.UNKNOWN_HASH
             replaced = None if running == launch.config_hash else _replaced(pod, running, {})
             await ensured.attempt(self._ensure_config(cluster, broker, launch, replaced))
+        for broker, config in configs.items():
+            annotations = annotations_of(config)
+            if annotations.get(naming.HASH_ANNOTATION) != launch.config_hash:
+                continue
+            if not self._has_moved(cluster, broker) and not self._is_address_pending(cluster, broker):
+                replaced = {key: annotations[key] for key in _OF_REPLACED if key in annotations}
+                # Whether it is fenced changes with a restart only.
+                own = _fenced(launch) if observing.is_fenced(config) else launch
+                await ensured.attempt(self._ensure_config(cluster, broker, own, replaced))
 
     async def _ensure_config(
         self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch, replaced: Mapping[str, str] | None
@@ -398,19 +440,44 @@ class KubernetesPlatform:
         if live is None:
             brokers = self._configs()
             return await self._apply_set(cluster, launch, max(brokers) + 1) if brokers else ""
+        manifest = self._set_manifest(cluster, launch, _replicas(live))
         if annotations_of(live).get(naming.HASH_ANNOTATION) != launch.config_hash:
-            return ""
-        return await self._apply_set(cluster, launch, _replicas(live))
+            return await self._objects.remove_additions(manifest)
+        done = await self._objects.ensure(manifest)
+        # The brokers are started or stopped by steps of their own.
+        scaled = [
+            str(field)
+            for field in foreign_fields(live)
+            if field.name == "spec.replicas" and field.manager != naming.MANAGER
+        ]
+        if not scaled:
+            return done
+        what = done or f"keep StatefulSet {name_of(live)}"
+        return f"{what}, which was scaled to {_replicas(live)}: {scaled[0]}"
 
     async def _apply_set(self, cluster: BrokerCluster, launch: BrokerLaunch, replicas: int) -> str:
+        return await self._objects.ensure(self._set_manifest(cluster, launch, replicas))
+
+    def _set_manifest(self, cluster: BrokerCluster, launch: BrokerLaunch, replicas: int) -> Manifest:
         manifest = manifests_brokers.build_stateful_set(cluster, self._images, replicas, launch)
-        return await self._objects.ensure(volumes.never_shrinking(manifest, self._set))
+        return volumes.never_shrinking(manifest, self._set)
 
     async def _grow_volumes(self, cluster: BrokerCluster, ensured: Ensured) -> None:
         for component, (size, _, _) in _storages(cluster).items():
             for claim in self._claims(component):
                 if volumes.is_smaller(claim, size):
                     await ensured.attempt(self._objects.grow(claim, size))
+
+    async def _check_classes(self, cluster: BrokerCluster, ensured: Ensured) -> None:
+        for component, (_, storage_class, field) in _storages(cluster).items():
+            needed = volumes.classes_to_check(self._claims(component), storage_class, field)
+            for name, what in needed.items():
+                if name is None:
+                    ensured.failures.append(
+                        StepFailed("StorageClassNotFound", f"{what}: {_NO_DEFAULT_CLASS}")
+                    )
+                elif name:
+                    await ensured.attempt(self._objects.check_storage_class(name, what))
 
     async def _own_claims(self, cluster: BrokerCluster, ensured: Ensured) -> None:
         """Have claims deleted with the BrokerCluster, or not: `deleteClaim`. A StatefulSet's own policy would
@@ -450,12 +517,8 @@ class KubernetesPlatform:
         this step."""
 
     async def stop_zookeeper(self, cluster: BrokerCluster) -> None:
-        if cluster.hibernates and not cluster.metadata.deleting:
-            return  # `ensure_children` scales it
-        await self._objects.delete("StatefulSet", naming.zookeeper_name(self._name))
-        if manifests_zookeeper.managed(cluster).storage.delete_claim:
-            for claim in self._claims(naming.ZOOKEEPER):
-                await self._objects.delete("PersistentVolumeClaim", name_of(claim))
+        """Nothing to do: the garbage collector deletes what a deleted BrokerCluster owns; `ensure_children`
+        scales the servers of one that hibernates."""
 
     # ---- brokers
 
@@ -485,7 +548,8 @@ class KubernetesPlatform:
         """Write the broker's ConfigMap and the set's template, then delete a pod of another revision."""
         pod, config = self._pods().get(broker), self._configs().get(broker)
         running, settings = observing.runs_with(pod, config)
-        launch = _fenced(cluster, broker, launch)
+        if broker in fenced_brokers(cluster.metadata.annotations, cluster.spec.replicas)[0]:
+            launch = _fenced(launch)
         fenced = settings.get(observing.FENCED) != launch.static.get(observing.FENCED)
         stale = running != launch.config_hash or fenced or self._has_moved(cluster, broker)
         stale = stale or self._restart_asked(broker)
@@ -516,10 +580,17 @@ class KubernetesPlatform:
         asked = pod is not None and annotations_of(pod).get(RESTART_POD_ANNOTATION, "")
         return bool(asked) and asked != "false"
 
+    def _is_address_pending(self, cluster: BrokerCluster, broker: int) -> bool:
+        try:
+            self._advertised(cluster, broker)
+        except AddressPending:
+            return True
+        return False
+
     def _has_moved(self, cluster: BrokerCluster, broker: int) -> bool:
         """Whether the broker's external addresses differ from the advertised ones; False while they are
         unknown."""
-        if cluster.metadata.deleting or not listeners.external_listeners(cluster):
+        if not listeners.external_listeners(cluster):
             return False
         try:
             return listeners.addresses_changed(self._configs().get(broker), self._advertised(cluster, broker))
@@ -549,15 +620,14 @@ class KubernetesPlatform:
             await self._objects.delete_pod(pod)
 
 
+_NO_DEFAULT_CLASS = "it names no StorageClass, and the Kubernetes cluster has no default one"
+
 # The revision hashes of a broker whose advertised addresses are outdated, and of one whose pod is annotated.
 _MOVED, _RESTARTED = "moved", "restart-requested"
 
 
-def _fenced(cluster: BrokerCluster, broker: int, launch: BrokerLaunch) -> BrokerLaunch:
-    """The launch configuration, with which a fenced broker waits instead of serving."""
-    fenced, _ = fenced_brokers(cluster.metadata.annotations, cluster.spec.replicas)
-    if broker not in fenced:
-        return launch
+def _fenced(launch: BrokerLaunch) -> BrokerLaunch:
+    """The launch configuration, with which a broker waits instead of serving."""
     return replace(
         launch,
         static={**launch.static, observing.FENCED: "true"},
@@ -599,6 +669,13 @@ def _storages(cluster: BrokerCluster) -> dict[str, tuple[str | int, str | None, 
             "spec.zookeeper.managed.storage",
         )
     return found
+
+
+_OF_REPLACED = (
+    naming.REPLACES_ANNOTATION,
+    naming.REPLACED_HASH_ANNOTATION,
+    naming.REPLACED_SETTINGS_ANNOTATION,
+)
 
 
 def _replaced(pod: Object, config_hash: str, settings: Mapping[str, str]) -> dict[str, str]:

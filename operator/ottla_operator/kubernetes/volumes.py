@@ -59,6 +59,26 @@ def differences(
     return found
 
 
+def classes_to_check(
+    claims: Iterable[Object], storage_class: str | None, field: str
+) -> dict[str | None, str]:
+    """Classes that the volumes need and that may not exist, each with what names it; None for the default
+    one. A class that a bound claim has need not exist: its volumes may be created by hand."""
+    claims = list(claims)
+    bound = {claim["spec"].get("storageClassName") for claim in claims if _phase(claim) == "Bound"}
+    needed: dict[str | None, str] = {} if storage_class is None else {storage_class: f"{field}.class"}
+    for claim in claims:
+        if _phase(claim) == "Pending":
+            needed.setdefault(
+                claim["spec"].get("storageClassName"), f"PersistentVolumeClaim {name_of(claim)}"
+            )
+    return {name: what for name, what in needed.items() if name is None or name not in bound}
+
+
+def _phase(claim: Object) -> str:
+    return str((claim.get("status") or {}).get("phase", ""))
+
+
 def finding_of(found: Iterable[str]) -> list[Finding]:
     """The condition of a resource whose volumes differ from its spec; empty when none does."""
     text = "; ".join(found)

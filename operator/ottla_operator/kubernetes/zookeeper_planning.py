@@ -25,6 +25,7 @@ from typing import Final
 from ottla_operator.kubernetes import naming, observing
 from ottla_operator.kubernetes.observing import Listed, Object, annotations_of
 from ottla_operator.resources import BrokerCluster
+from ottla_operator.resources.common import parse_duration_ms
 
 SET_ACL: Final = "zookeeper.set.acl"
 
@@ -167,6 +168,8 @@ class ServerRoll:
     replace: int | None = None
     waiting: Mapping[int, str] = field(default_factory=dict)
     """What each server waits for that still has to be restarted."""
+    stalled: str = ""
+    """Why the roll has stopped: a restarted server does not come up, or not within the timeout."""
 
 
 def revision_of(template: Object) -> str:
@@ -197,6 +200,7 @@ def plan_roll(
     pods: Mapping[int, Object],
     members: int,
     roles: Mapping[int, ServerRole],
+    now_ms: int,
 ) -> ServerRoll:
     """Which server to replace now. `wanted`: the manifest of the StatefulSet."""
     present = revision_of(stateful_set["spec"]["template"])
@@ -215,8 +219,28 @@ def plan_roll(
     waiting |= dict.fromkeys(going, reason)
     if replace is not None:
         waiting |= dict.fromkeys(going, f"server {replace}, which is being restarted")
-        waiting[replace] = "its restart"
-    return ServerRoll(replace, waiting)
+    for member in going:
+        if member == replace or pods[member]["metadata"].get("deletionTimestamp"):
+            waiting[member] = "its restart"
+    begun = [pod for pod in pods.values() if revision_of(pod) == revision] if waiting else []
+    timeout_ms = parse_duration_ms(cluster.spec.rolling_update.timeout)
+    stalled = [_stalled(pod, now_ms, timeout_ms) for pod in begun]
+    return ServerRoll(replace, waiting, next(filter(None, stalled), ""))
+
+
+def _stalled(pod: Object, now_ms: int, timeout_ms: int) -> str:
+    """Why the restarted server does not come up; "" while it may still do so."""
+    late = now_ms - observing.created_at(pod) > timeout_ms
+    failing = observing.is_failing(pod, observing.container_of(pod, "zookeeper"))
+    if observing.is_ready(pod) or not (late or failing):
+        return ""
+    return f"{observing.name_of(pod)} does not come up on revision {revision_of(pod)}{why_not_ready(pod)}"
+
+
+def why_not_ready(pod: Object) -> str:
+    """`: ` and why the server is not ready; "" when it is, or nothing is known."""
+    _, message = observing.pod_state(pod, observing.container_of(pod, "zookeeper"))
+    return f": {message}" if message else ""
 
 
 def _next(
@@ -230,7 +254,8 @@ def _next(
     has_quorum = members - len(unready) > members // 2
     for member in unready:
         if member not in stale and (has_quorum or not _runs(pods.get(member))):
-            return None, f"server {member}, which is not ready"
+            why = why_not_ready(pods[member]) if member in pods else ""
+            return None, f"server {member}, which is not ready{why}"
     if unready:
         first = next((member for member in unready if member in stale), None)
         return first, f"server {unready[0]}, which is not ready"

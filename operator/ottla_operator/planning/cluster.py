@@ -17,6 +17,7 @@ from ottla_operator.planning.observed import Observed, PartitionKey
 from ottla_operator.planning.placement import Changes, Racks
 from ottla_operator.planning.quotas import plan_defaults
 from ottla_operator.planning.reassign_requests import ReassignRequest, emptied_by, plan_request, request_of
+from ottla_operator.planning.rebalance_run import Answer, Run, finding_of, plan_run
 from ottla_operator.planning.replacement import Replacement, plan_replacement
 from ottla_operator.planning.revision import Revision, Upgrade, is_requested_only, restart_reasons
 from ottla_operator.planning.rolling import Roll, plan_roll
@@ -31,6 +32,7 @@ from ottla_operator.planning.scaling import (
 from ottla_operator.planning.settings import OwnedSettings, plan_settings
 from ottla_operator.planning.steps import (
     AlterBrokerSettings,
+    CancelReassign,
     ClusterStep,
     ElectPreferredLeaders,
     EnsureZooKeeper,
@@ -98,16 +100,18 @@ def plan_cluster(
     upgrade: Upgrade | None = None,
     *,
     restarts: Sequence[str] = (),
+    proposed: Answer | None = None,
     quota_owns_default_client: bool = False,
 ) -> ClusterPlan:
     """`upgrade`: the version that `target` was computed for. `restarts`: the requested restarts, as recorded
-    in the status. `quota_owns_default_client`: a Quota resource sets the limits of the default client."""
+    in the status. `proposed`: the rebalance that was computed just now. `quota_owns_default_client`: a Quota
+    resource sets the limits of the default client."""
     if cluster.metadata.deleting:
         return _plan_deletion(cluster, observed)
     spec = cluster.spec
     request = request_of(cluster.metadata.annotations, spec.replicas)
-    fenced, fence_problem = fenced_brokers(cluster.metadata.annotations, spec.replicas)
-    members = members_of(spec, observed, emptied_by(request), fenced)
+    _, fence_problem = fenced_brokers(cluster.metadata.annotations, spec.replicas)
+    members = cluster_members(cluster, observed)
     if cluster.hibernates:
         return _plan_hibernation(cluster, observed, restarts)
     # A requested restart is approved by the request, unless it brings other changes with it.
@@ -126,6 +130,7 @@ def plan_cluster(
     )
     roll = _until_caught_up(cluster, observed, target, roll, members)
     scaling, asked = Scaling(), cluster.status.reassign_request
+    run = Run(Scaling(), cluster.status.rebalance)
     replacement, fencing = Replacement(), Fencing()
     defaults = plan_defaults(cluster, observed, elsewhere=quota_owns_default_client)
     settings = _settings(cluster, observed, target)
@@ -138,7 +143,7 @@ def plan_cluster(
         steps += _starts(observed, members, target, roll)
         steps += replacement.steps
         steps += [*(_alterations(settings) if settings.recorded else ()), *defaults.steps]
-        scaling, asked = _scaling(cluster, observed, members, roll, request)
+        scaling, asked, run = _scaling(cluster, observed, members, roll, request, proposed)
         elect = _elections(observed, members) if spec.rolling_update.elect_preferred_leaders else ()
         if elect:
             steps.append(ElectPreferredLeaders(elect))
@@ -152,17 +157,29 @@ def plan_cluster(
         "handled_restarts": list(restarts),
         "default_quotas": defaults.record,
         "reassign_request": asked,
+        "rebalance": run.status,
         "managed_settings": settings.managed,
         "unmanaged_settings": settings.unmanaged,
     }
+    balanced = finding_of(cluster, run.status)
     return ClusterPlan(
         steps=tuple(steps),
-        findings=tuple(findings_of(cluster, observed, decided)),
+        findings=(*findings_of(cluster, observed, decided), *([balanced] if balanced is not None else [])),
         status=status_of(cluster, observed, decided).model_copy(update=more),
         placement=_placement(observed, members),
         moves=scaling.changes,
-        event_records=_event_records(cluster.status.reassign_request, asked, fence_problem),
+        event_records=(
+            *_event_records(cluster.status.reassign_request, asked, fence_problem),
+            *(EventRecord(reason, message) for reason, message in run.events),
+        ),
     )
+
+
+def cluster_members(cluster: BrokerCluster, observed: Observed) -> Members:
+    """The brokers of the cluster, by its spec and its annotations."""
+    annotations, replicas = cluster.metadata.annotations, cluster.spec.replicas
+    fenced, _ = fenced_brokers(annotations, replicas)
+    return members_of(cluster.spec, observed, emptied_by(request_of(annotations, replicas)), fenced)
 
 
 def _event_records(
@@ -298,28 +315,48 @@ def _bounces(observed: Observed, target: Revision, roll: Roll) -> list[ClusterSt
 
 
 def _scaling(
-    cluster: BrokerCluster, observed: Observed, members: Members, roll: Roll, request: ReassignRequest | None
-) -> tuple[Scaling, ReassignRequestStatus | None]:
-    """The drain or rebalance to do now, and the status of the requested reassignment. Both wait for a
-    roll, so that only one of them affects the ISRs at a time."""
+    cluster: BrokerCluster,
+    observed: Observed,
+    members: Members,
+    roll: Roll,
+    request: ReassignRequest | None,
+    proposed: Answer | None,
+) -> tuple[Scaling, ReassignRequestStatus | None, Run]:
+    """The drain or rebalance to do now, and the statuses of the requested reassignment and of the rebalance
+    by load. All wait for a roll, so that only one of them affects the ISRs at a time."""
     busy = "the rolling restart" if not roll.done else "the scale-down" if members.surplus else ""
     asked: ReassignRequestStatus | None = None
-    moving = Scaling()
+    moving, growing = Scaling(), Scaling()
     if request is not None:
         moving, asked = plan_request(request, cluster.status.reassign_request, observed, members, busy)
+    if roll.done and not members.surplus and observed.kafka.has_controller and _grows_by_number(cluster):
+        before = cluster.status.reassignment
+        ongoing = before is not None and before.reason == SCALE_UP
+        growing = plan_scale_up(observed, members, ongoing=ongoing)
+    waits = busy or ("the requested reassignment" if moving.reason else "")
+    waits = waits or ("the scale-up" if growing.reason else "")
+    run = plan_run(cluster, observed, members, waits, proposed)
+    if any(isinstance(step, CancelReassign) for step in run.scaling.steps):
+        return run.scaling, asked, run
     if members.surplus:
         scaling = plan_scale_down(cluster.spec, observed, members)
         if not roll.done and cluster.spec.scale_down.policy != "Force":
             scaling = Scaling(
                 (), scaling.reason, scaling.remaining, "waiting for the rolling restart", "", scaling.waiting
             )
-        return scaling, asked
-    if moving.reason:
-        return moving, asked
-    if not roll.done or not cluster.spec.rebalance.on_scale_up or not observed.kafka.has_controller:
-        return Scaling(), asked
-    before = cluster.status.reassignment
-    return plan_scale_up(observed, members, ongoing=before is not None and before.reason == SCALE_UP), asked
+        return scaling, asked, run
+    chosen = next((each for each in (moving, growing, run.scaling) if each.reason), Scaling())
+    if not chosen.reason:
+        chosen = next((each for each in (moving, growing) if each.blocked), Scaling())
+    return chosen, asked, run
+
+
+def _grows_by_number(cluster: BrokerCluster) -> bool:
+    """Whether new brokers get replicas by their number, and not by load."""
+    spec, status = cluster.spec.rebalance, cluster.status.rebalance
+    by_load = spec.mode == "Auto" and "ScaleUp" in spec.triggers
+    in_progress = status is not None and status.progress is not None
+    return spec.on_scale_up and not by_load and not in_progress
 
 
 def _elections(observed: Observed, members: Members) -> tuple[PartitionKey, ...]:

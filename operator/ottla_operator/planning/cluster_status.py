@@ -12,6 +12,7 @@ from ottla_operator.conditions import Finding, iso_time, no, unknown, yes
 from ottla_operator.planning.fencing import Fencing
 from ottla_operator.planning.observed import Observed, ZooKeeperState
 from ottla_operator.planning.reassign_requests import ReassignRequest
+from ottla_operator.planning.rebalance_run import LOAD_REBALANCE
 from ottla_operator.planning.replacement import Replacement
 from ottla_operator.planning.revision import Revision, Upgrade, restart_reasons, version_of
 from ottla_operator.planning.rolling import Roll
@@ -234,8 +235,8 @@ def findings_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) 
         if settings
         else yes("ConfigApplied", "UpToDate", f"revision {target.hash}")
     )
-    if roll.stalled:
-        findings.append(no("Rolling", "Stalled", roll.stalled))
+    if roll.stalled or observed.zookeeper.stalled:
+        findings.append(no("Rolling", "Stalled", roll.stalled or observed.zookeeper.stalled))
     elif not roll.done:
         findings.append(yes("Rolling", "Rolling", _roll_progress(roll, decided.upgrade)))
     elif observed.zookeeper.outdated:
@@ -282,8 +283,8 @@ def _ready(cluster: BrokerCluster, observed: Observed, decided: Decisions, offli
         return no("Ready", "ZooKeeperNotReady", observed.zookeeper.message or "ZooKeeper is starting")
     if replacement.blocked:
         return no("Ready", "VolumeLost", replacement.blocked)
-    if roll.stalled:
-        return no("Ready", "RollStalled", roll.stalled)
+    if roll.stalled or observed.zookeeper.stalled:
+        return no("Ready", "RollStalled", roll.stalled or observed.zookeeper.stalled)
     if replacement.message:
         return no("Ready", "ReplacingBroker", replacement.message)
     if not roll.done:
@@ -303,7 +304,7 @@ def _ready(cluster: BrokerCluster, observed: Observed, decided: Decisions, offli
         )
     if scaling.blocked:
         return no("Ready", f"{scaling.reason or 'Rebalance'}Blocked", scaling.blocked)
-    if scaling.reason:
+    if scaling.reason and scaling.reason != LOAD_REBALANCE:
         return no("Ready", scaling.reason, scaling.message)
     if offline:
         return no("Ready", "PartitionsOffline", f"{_count_of(offline)} without a leader")

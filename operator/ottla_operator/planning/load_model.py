@@ -16,16 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from ottla_operator.planning.observed import PartitionKey
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLoad:
-    """Bytes per second that clients write and read, and the bytes of one replica on disk."""
-
-    bytes_in: float = 0.0
-    bytes_out: float = 0.0
-    size: int = 0
+from ottla_operator.planning.observed import PartitionKey, PartitionLoad
 
 
 @dataclass(frozen=True, slots=True)

@@ -338,11 +338,45 @@ class ZooKeeperState:
     """The revision of the spec that servers should run."""
     servers: tuple[ZooKeeperServer, ...] = ()
     """Those that the operator runs as separate servers."""
+    stalled: str = ""
+    """Why their rolling restart has stopped."""
 
     @property
     def outdated(self) -> tuple[ZooKeeperServer, ...]:
         """The servers that still have to be restarted."""
         return tuple(server for server in self.servers if server.waiting_for)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLoad:
+    """Bytes per second that clients write and read, and the bytes of one replica on disk."""
+
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDisks:
+    """The bytes of each partition's largest replica, and of each broker's log directories, used and free."""
+
+    sizes: Mapping[PartitionKey, int]
+    totals: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLoad:
+    """The loads of the cluster, averaged over a window."""
+
+    partitions: Mapping[PartitionKey, PartitionLoad] = field(default_factory=dict)
+    disks: Mapping[int, int] = field(default_factory=dict)
+    """The bytes of each broker's log directories, used and free, as far as they are known."""
+    covered_ms: int = 0
+    """The time that the averages cover."""
+    problem: str = ""
+    """Why loads are not measured now."""
+    fresh: bool = False
+    """Measured since the last observation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +389,8 @@ class Observed:
     now_ms: int
     secrets: Mapping[str, Secret] = field(default_factory=dict)
     """The existing Secrets among those that the resources need."""
+    load: ClusterLoad | None = None
+    """None when it was not asked for."""
 
     def in_service(self, broker: int) -> bool:
         """Whether the broker is ready and registered."""

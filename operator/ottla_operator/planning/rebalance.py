@@ -24,9 +24,8 @@ from ottla_operator.planning.load_model import (
     BrokerCapacity,
     LoadModel,
     Metric,
-    PartitionLoad,
 )
-from ottla_operator.planning.observed import PartitionKey
+from ottla_operator.planning.observed import PartitionKey, PartitionLoad
 from ottla_operator.planning.placement import Changes
 from ottla_operator.planning.rebalance_goals import (
     BALANCE_MARGIN,

@@ -93,6 +93,17 @@ class Reassign:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelReassign:
+    """Take partitions back to the replicas that they had before their reassignment."""
+
+    partitions: Sequence[PartitionKey]
+    reason: str
+
+    def __str__(self) -> str:
+        return f"cancel the reassignment of {len(self.partitions)} partitions: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class ElectPreferredLeaders:
     partitions: Sequence[PartitionKey]
 
@@ -305,6 +316,7 @@ ClusterStep = (
     | RemoveBroker
     | ReplaceBroker
     | Reassign
+    | CancelReassign
     | ElectPreferredLeaders
     | AlterBrokerSettings
     | AlterQuota
@@ -329,6 +341,7 @@ KafkaStep = (
     | DeleteGroup
     | ResetOffsets
     | Reassign
+    | CancelReassign
     | ElectPreferredLeaders
     | AlterBrokerSettings
     | AlterQuota

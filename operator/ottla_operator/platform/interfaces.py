@@ -6,15 +6,17 @@ waiting for a long operation: it starts the operation, and the next reconciliati
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ottla_operator.conditions import Finding
 from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.observed import (
     BrokerInstance,
+    ClusterLoad,
     DriverInstance,
     GroupQuery,
     KafkaState,
@@ -28,6 +30,8 @@ from ottla_operator.resources.cluster import ListenerStatus
 from ottla_operator.resources.common import Metadata, Status
 
 Address = tuple[str, int]
+
+T = TypeVar("T")
 
 
 class StepFailed(Exception):
@@ -185,6 +189,27 @@ class Kafka(Protocol):
         ...
 
 
+class Loads(Protocol):
+    """Measures the loads of brokers and partitions."""
+
+    async def observe(
+        self, brokers: Collection[int], kafka: KafkaState, now_ms: int, window_ms: int
+    ) -> ClusterLoad:
+        """The loads, averaged over the window; they are measured again when an interval has passed."""
+        ...
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """The result of work that takes seconds; the event loop goes on meanwhile."""
+    return await asyncio.to_thread(work)
+
+
+class Compute(Protocol):
+    """Runs work that takes seconds."""
+
+    async def __call__(self, work: Callable[[], T], /) -> T: ...
+
+
 class Store(Protocol):
     """Stores the custom resources: the API server, or the folder of `ottla up`."""
 
@@ -258,3 +283,6 @@ class Environment:
     recorder: Recorder | None = None
     random_bytes: RandomBytes = os.urandom
     """For passwords and keys."""
+    loads: Loads | None = None
+    """None: loads are not measured."""
+    compute: Compute = in_thread

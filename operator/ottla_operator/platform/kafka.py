@@ -22,7 +22,12 @@ from ottla.client.admin_types import (
     TopicDescription,
     TopicPartition,
 )
-from ottla.client.errors import NetworkError, UnsupportedVersionError
+from ottla.client.errors import (
+    NetworkError,
+    NoReassignmentInProgressError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+)
 from ottla.client.routing import ClusterUnreachable
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.security.acls import AclBinding, AclFilter, EntryFilter, PatternFilter
@@ -32,9 +37,11 @@ from ottla_operator.planning import steps
 from ottla_operator.planning.listener_security import SCRAM_MECHANISM
 from ottla_operator.planning.observed import (
     AccessState,
+    BrokerDisks,
     GroupQuery,
     GroupState,
     KafkaState,
+    PartitionKey,
     PartitionState,
     Positions,
     QuotaEntity,
@@ -254,6 +261,29 @@ class KafkaAdmin:
             *({(tp.topic, tp.partition): at for tp, at in m.items()} for m in (starts, ends, at_time))
         )
 
+    async def log_dirs(self) -> BrokerDisks:
+        """The sizes of all replicas, and of the log directories. Raises StepFailed."""
+        admin = self._admin
+        if admin is None:
+            raise StepFailed("Unreachable", "no broker is running")
+        try:
+            async with asyncio.timeout(_OBSERVE_TIMEOUT_S):
+                described = (await admin.describe_log_dirs()).raise_first()
+        except (KafkaError, UnsupportedApi, *_UNREACHABLE) as error:
+            raise StepFailed("KafkaError", f"the log directories: {_reason(error)}") from None
+        sizes: dict[PartitionKey, int] = {}
+        disks: dict[int, int] = {}
+        for broker, dirs in described.items():
+            for directory in dirs:
+                for partition, replica in directory.replicas.items():
+                    key = (partition.topic, partition.partition)
+                    sizes[key] = max(sizes.get(key, 0), replica.size)
+            # A file system with several log directories counts once for each.
+            totals = [directory.total_bytes for directory in dirs]
+            if totals and all(total is not None and total > 0 for total in totals):
+                disks[broker] = sum(totals)
+        return BrokerDisks(sizes, disks)
+
     async def execute(self, step: steps.KafkaStep) -> None:
         admin = self._admin
         if admin is None:
@@ -347,6 +377,8 @@ async def _execute(admin: AdminClient, step: steps.KafkaStep) -> None:
             await _execute_access_step(admin, step)
         case steps.Reassign():
             await _reassign(admin, step)
+        case steps.CancelReassign():
+            await _cancel(admin, step)
         case steps.ElectPreferredLeaders():
             await admin.elect_preferred_leaders([TopicPartition(*key) for key in step.partitions])
         case _:
@@ -380,6 +412,15 @@ async def _reassign(admin: AdminClient, step: steps.Reassign) -> None:
     if refused:
         partition, error = next(iter(refused.items()))
         raise StepFailed("KafkaError", f"{step}: {partition.topic}-{partition.partition}: {error}")
+
+
+async def _cancel(admin: AdminClient, step: steps.CancelReassign) -> None:
+    targets = dict.fromkeys((TopicPartition(*key) for key in step.partitions), None)
+    refused = (await admin.alter_partition_reassignments(targets)).errors
+    for partition, error in refused.items():
+        # It has ended, or its topic is gone.
+        if not isinstance(error, (NoReassignmentInProgressError, UnknownTopicOrPartitionError)):
+            raise StepFailed("KafkaError", f"{step}: {partition.topic}-{partition.partition}: {error}")
 
 
 async def _ignoring(code: ErrorCode, call: Coroutine[Any, Any, object]) -> None:

@@ -26,6 +26,7 @@ APPROVE_ANNOTATION = f"{GROUP}/approve-rollout"
 RESTART_ANNOTATION = f"{GROUP}/restart-requested-at"
 
 REASSIGN_ANNOTATION = f"{GROUP}/reassign"
+REBALANCE_ANNOTATION = f"{GROUP}/rebalance"
 REPLACE_KEY_ANNOTATION = f"{GROUP}/force-replace"
 HIBERNATE_ANNOTATION = f"{GROUP}/hibernate"
 FENCE_ANNOTATION = f"{GROUP}/fenced"

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from ottla_operator.conditions import Finding, merge, no
+from ottla_operator.conditions import Finding, merge, no, unknown
 from ottla_operator.resources import API_VERSION, KINDS, AnyResource, Problem
 from ottla_operator.resources.common import Status
 
@@ -274,3 +274,14 @@ def status_with(
     generation = int(metadata.get("generation", 0))
     conditions = merge(parsed.conditions, [ready], generation=generation, now_ms=now_ms, keep_others=True)
     return parsed.model_copy(update={"conditions": conditions}).model_dump(by_alias=True, exclude_none=True)
+
+
+def status_unknown(
+    kind: str, status: Mapping[str, Any], reason: str, message: str, now_ms: int
+) -> dict[str, Any]:
+    """The status of a resource that no operator reconciles: every condition is Unknown."""
+    parsed = _parse_status(kind, status)
+    findings = [unknown(condition.type, reason, message) for condition in parsed.conditions]
+    conditions = merge(parsed.conditions, findings, generation=parsed.observed_generation, now_ms=now_ms)
+    changed = parsed.model_copy(update={"conditions": conditions, "operator": None})
+    return changed.model_dump(by_alias=True, exclude_none=True)

@@ -23,6 +23,7 @@ from ottla import logs
 from ottla.local.zookeeper import JavaUnusable, ZooKeeperUnavailable, find_java, spark_jars
 from ottla_operator.platform.interfaces import Environment
 from ottla_operator.platform.kafka import KafkaAdmin
+from ottla_operator.platform.loads import LoadMonitor, metrics_over_http
 from ottla_operator.platform.local import LocalPlatform
 from ottla_operator.platform.local_drivers import LocalDrivers
 from ottla_operator.platform.local_security import ClientFiles, SecretFiles
@@ -91,7 +92,15 @@ class Session:
         self.kafka = KafkaAdmin(self.platform.client_properties)
         self.drivers = LocalDrivers(data, clock_ms, self.secrets)
         self._reconciler = Reconciler(
-            Environment(self.platform, self.kafka, self.store, self.secrets, self.drivers, clock_ms)
+            Environment(
+                self.platform,
+                self.kafka,
+                self.store,
+                self.secrets,
+                self.drivers,
+                clock_ms,
+                loads=LoadMonitor(metrics_over_http(self.platform.http_addresses), self.kafka.log_dirs),
+            )
         )
         self._announced = False
         self._controller: int | None = None

@@ -7,7 +7,6 @@ import asyncio
 import json
 import socket
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -52,12 +51,11 @@ def test_a_clients_regular_expression_does_not_block_the_registry(registry: Regi
     threads = [threading.Thread(target=post) for _ in range(3)]
     for thread in threads:
         thread.start()
-    slowest = 0.0
     while any(thread.is_alive() for thread in threads):
-        began = time.monotonic()
+        # A registry that matches by backtracking takes longer than any time-out.
         assert registry.ask("GET", f"/subjects/{subject}/versions")[0] == 200
-        slowest = max(slowest, time.monotonic() - began)
-    assert slowest < 5
+    for thread in threads:
+        thread.join()
     assert {status for status, _ in answers} == {409}
 
 

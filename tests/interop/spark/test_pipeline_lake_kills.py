@@ -61,6 +61,7 @@ class Job:
 
 
 @pytest.mark.parametrize("sink", ["parquet", "delta"])
+@pytest.mark.budget(60)  # each kill costs a start of Spark
 def test_each_record_is_written_once_whenever_the_driver_is_killed(
     bootstrap: str, tmp_path: Path, spark: SparkSession, sink: str
 ) -> None:

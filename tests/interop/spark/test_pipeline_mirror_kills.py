@@ -107,6 +107,7 @@ def ends(bootstrap: str) -> int:
         reader.close()
 
 
+@pytest.mark.budget(60)  # each kill costs a start of Spark
 def test_a_mirror_killed_at_random_moments_writes_each_record_once(
     clusters: tuple[str, str], tmp_path: Path
 ) -> None:

@@ -103,6 +103,7 @@ def database() -> Iterator[PostgreSql]:
         yield server
 
 
+@pytest.mark.budget(60)  # a driver with five kinds of tables
 def test_each_batch_is_joined_with_the_tables_current_rows(
     bootstrap: str, quick_spark: None, tmp_path: Path, database: PostgreSql
 ) -> None:

@@ -64,6 +64,7 @@ def reported(session: UpSession) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.budget(40)  # a start of a driver, and windows that must pass
 def test_a_topics_status_has_missing_records_and_the_complete_until_time(
     tmp_path: Path, quick_spark: None
 ) -> None:

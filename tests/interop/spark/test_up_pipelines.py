@@ -84,6 +84,7 @@ def wait_landed(session: UpSession, ids: set[str]) -> None:
     assert sorted(landed(session)) == sorted(ids)
 
 
+@pytest.mark.budget(60)  # five starts of a driver
 def test_a_pipeline_runs_is_rejected_upgraded_suspended_and_continues_after_a_kill(
     tmp_path: Path, quick_spark: None
 ) -> None:

@@ -18,6 +18,7 @@ PAGE = ROOT / "docs" / "pipeline-streams.md"
 KEY = "Pipeline/totals"
 
 
+@pytest.mark.budget(40)  # two starts of a driver
 def test_a_function_in_the_resource_runs_and_its_errors_are_in_the_status(
     tmp_path: Path, quick_spark: None
 ) -> None:

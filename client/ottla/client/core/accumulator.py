@@ -164,6 +164,8 @@ class Accumulator:
         """Whether records without a key may be assigned to a partition of this node; set by the sender."""
         self.on_partition_added: Callable[[TopicPartition], None] | None = None
         """Called with the partition of each new batch; set for transactions."""
+        self.on_unassigned_failed: Callable[[BaseException], None] = lambda error: None
+        """Called when a record that waited for its partition fails; set by the sender for transactions."""
         self._waiting = 0
         self._seen_version = -1
         self._numbers = 0
@@ -471,6 +473,7 @@ class Accumulator:
         batch = Batch(TopicPartition(topic.name, -1), record.since, 0)
         batch.records.append((record.timestamp_ms, record.key, record.value, record.headers))
         batch.deliveries.append(record.delivery)
+        self.on_unassigned_failed(error)
         self._on_batch_done(BatchResult(batch, -1, -1, error))
 
     def close_partitioner(self) -> None:

@@ -104,6 +104,8 @@ class Sender:
         self._now = 0.0
         self._next = math.inf
         accumulator.is_available = self._available
+        if transactions is not None:
+            accumulator.on_unassigned_failed = transactions.record_lost
 
     def _available(self, node_id: int) -> bool:
         """KIP-794: whether a broker has accepted requests within partitioner.availability.timeout.ms."""
@@ -428,7 +430,8 @@ class Sender:
             self._unresolved[queue.sequence] = None
             if not batch.in_flight:
                 queue.sequence.drop(batch)
-            self._transactions.batch_expired(queue.sequence, error)
+        if self._transactions is not None:
+            self._transactions.record_lost(error)
         self._complete_with_error(batch, error)
 
     def _resolve_sequences(self, transactions: Transactions) -> None:

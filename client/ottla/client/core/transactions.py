@@ -251,7 +251,9 @@ class Transactions:
         else:
             self.restart(sequence)
 
-    def batch_expired(self, sequence: Sequence, error: BaseException) -> None:
+    def record_lost(self, error: BaseException) -> None:
+        """A record has failed whose outcome is not known, or that was never sent: without it the transaction
+        is not to be committed (Java's TransactionManager.handleFailedBatch)."""
         if self.transactional:
             self.abortable(error)
 
