@@ -76,7 +76,7 @@ def test_a_template_that_asks_for_more_rights_is_refused_by_the_names_of_its_fie
     pod = {
         "containers": [{"name": "broker", "securityContext": {"privileged": True}}],
         "volumes": [{"name": "node", "hostPath": {"path": "/"}}],
-        "serviceAccountName": "default",
+        "automountServiceAccountToken": True,
         "hostNetwork": True,
     }
     refused.create({"replicas": 1, "template": {"pod": {"spec": pod}}})
@@ -91,7 +91,7 @@ def test_a_template_that_asks_for_more_rights_is_refused_by_the_names_of_its_fie
         for field in (
             "containers[0].securityContext",
             "volumes[0].hostPath",
-            "serviceAccountName",
+            "automountServiceAccountToken",
             "hostNetwork",
         ):
             assert f"{path}.{field}: unknown field; allowed: " in message
