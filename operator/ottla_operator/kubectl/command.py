@@ -334,8 +334,8 @@ def release(kubectl: Kubectl, all_namespaces: bool) -> None:
         left = [name for name in finalizers if name != FINALIZER]
         patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": left}}
         plural = f"{KINDS[item['kind']].definition.plural}.{GROUP}"
-        kubectl.add_flag("namespace", metadata["namespace"])
-        kubectl.run("patch", plural, metadata["name"], "--type=merge", "-p", json.dumps(patch))
+        to = ("--namespace", metadata["namespace"], "patch", plural, metadata["name"])
+        kubectl.run(*to, "--type=merge", "-p", json.dumps(patch))
         click.echo(f"{metadata['namespace']}/{item['kind']}/{metadata['name']} is released")
         released += 1
     if not released:

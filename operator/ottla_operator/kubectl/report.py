@@ -11,7 +11,7 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,7 +28,6 @@ _CHILDREN: Final = (
     "statefulsets", "pods", "services", "configmaps", "secrets", "serviceaccounts", "persistentvolumeclaims",
     "poddisruptionbudgets", "networkpolicies",
 )  # fmt: skip
-_OPERATOR: Final = ("deployments", "pods", "leases")
 _OPERATOR_LABEL: Final = "app.kubernetes.io/name=ottla-operator"
 
 _SECRET_NAME = re.compile(
@@ -113,21 +112,25 @@ class Report:
 
     def parts(self) -> Iterator[Part]:
         """All files, those that need the most permissions last."""
-        own = [f"{model.definition.plural}.{GROUP}" for model in KINDS.values()]
-        for plural in own:
-            yield from self._objects(f"resources/{plural.partition('.')[0]}", plural, belongs=self._belongs)
-        selector = f"{CLUSTER_LABEL}={self._cluster}"
-        for plural in _CHILDREN:
-            yield from self._objects(f"objects/{plural}", plural, "-l", selector)
-        yield from self._logs("logs", "-l", selector)
-        yield from self._objects("events", "events")
-        namespace = ("-n", self._operator_namespace)
-        for plural in _OPERATOR:
-            labelled = () if plural == "leases" else ("-l", _OPERATOR_LABEL)
-            yield from self._objects(f"operator/{plural}", plural, *namespace, *labelled)
-        yield from self._logs("operator/logs", *namespace, "-l", _OPERATOR_LABEL)
-        yield from self._objects("nodes", "nodes")
-        yield from self._objects("storageclasses", "storageclasses")
+        for model in KINDS.values():
+            plural = model.definition.plural
+            items = self._list(f"resources/{plural}", f"{plural}.{GROUP}")
+            yield from _objects(f"resources/{plural}", [item for item in items if self._belongs(item)])
+        of_cluster = ("-l", f"{CLUSTER_LABEL}={self._cluster}")
+        children = {plural: self._list(f"objects/{plural}", plural, *of_cluster) for plural in _CHILDREN}
+        for plural, items in children.items():
+            yield from _objects(f"objects/{plural}", items)
+        yield from self._logs("logs", children["pods"])
+        yield from _objects("events", self._list("events", "events"))
+        of_operator = ("-n", self._operator_namespace)
+        pods = self._list("operator/pods", "pods", *of_operator, "-l", _OPERATOR_LABEL)
+        yield from _objects("operator/pods", pods)
+        deployments = self._list("operator/deployments", "deployments", *of_operator, "-l", _OPERATOR_LABEL)
+        yield from _objects("operator/deployments", deployments)
+        yield from _objects("operator/leases", self._list("operator/leases", "leases", *of_operator))
+        yield from self._logs("operator/logs", pods)
+        for plural in ("nodes", "storageclasses"):
+            yield from _objects(plural, self._list(plural, plural))
         yield from self._text("version", "version", "-o", "yaml")
         if self._problems:
             yield Part("not-read.txt", "\n".join(self._problems) + "\n")
@@ -136,38 +139,25 @@ class Report:
         reference = (item.get("spec") or {}).get("clusterRef") or {}
         return self._cluster in (reference.get("name"), item["metadata"]["name"])
 
-    def _objects(
-        self,
-        path: str,
-        plural: str,
-        *arguments: str,
-        belongs: Callable[[Mapping[str, Any]], bool] = lambda item: True,
-    ) -> Iterator[Part]:
+    def _list(self, path: str, plural: str, *arguments: str) -> list[dict[str, Any]]:
+        """The objects of a kind; none, with a note of the problem, when they cannot be read."""
         try:
-            content = json.loads(self._run("get", plural, "-o", "json", *arguments))
+            return list(json.loads(self._run("get", plural, "-o", "json", *arguments))["items"])
         except click.ClickException as error:
             self._problems.append(f"{path}: {error.message}")
-            return
-        items = [redacted(item) for item in content["items"] if belongs(item)]
-        if items:
-            yield Part(f"{path}.yaml", yaml.safe_dump_all(items, sort_keys=False, allow_unicode=True))
+            return []
 
-    def _logs(self, path: str, *arguments: str) -> Iterator[Part]:
+    def _logs(self, path: str, pods: Iterable[Mapping[str, Any]]) -> Iterator[Part]:
         """The logs of each container, and those before its last restart."""
-        try:
-            pods = json.loads(self._run("get", "pods", "-o", "json", *arguments))["items"]
-        except click.ClickException:
-            return  # the list of the objects has named the problem
         for pod in pods:
             metadata, statuses = pod["metadata"], (pod.get("status") or {}).get("containerStatuses") or ()
             for status in statuses:
                 of = (metadata["name"], "-n", metadata["namespace"], "-c", status["name"])
+                asked = ("logs", *of, f"--tail={_LOG_LINES}", "--timestamps")
                 name = f"{path}/{metadata['name']}.{status['name']}"
-                yield from self._text(name, "logs", *of, f"--tail={_LOG_LINES}", "--timestamps")
+                yield from self._text(name, *asked)
                 if status.get("restartCount"):
-                    yield from self._text(
-                        f"{name}.previous", "logs", *of, f"--tail={_LOG_LINES}", "--timestamps", "--previous"
-                    )
+                    yield from self._text(f"{name}.previous", *asked, "--previous")
 
     def _text(self, path: str, *arguments: str) -> Iterator[Part]:
         try:
@@ -176,6 +166,12 @@ class Report:
             self._problems.append(f"{path}: {error.message}")
             return
         yield Part(f"{path}.txt", redacted_text(text))
+
+
+def _objects(path: str, items: Iterable[Mapping[str, Any]]) -> Iterator[Part]:
+    shown = [redacted(item) for item in items]
+    if shown:
+        yield Part(f"{path}.yaml", yaml.safe_dump_all(shown, sort_keys=False, allow_unicode=True))
 
 
 def archive(folder: str, parts: Iterator[Part], now_s: float) -> bytes:

@@ -219,14 +219,7 @@ class Api:
 
     async def merge(self, kind: str, namespace: str, name: str, patch: Object) -> Object:
         """A merge patch; with metadata.resourceVersion it applies to that version only."""
-        return await self._request(
-            "patch",
-            kind,
-            path_of(kind, namespace, name),
-            query={"fieldManager": MANAGER},
-            body=patch,
-            content_type="application/merge-patch+json",
-        )
+        return await self._patch(kind, path_of(kind, namespace, name), patch, "merge-patch")
 
     async def replace_owners(
         self,
@@ -244,14 +237,7 @@ class Api:
             {"op": "add", "path": "/metadata/managedFields", "value": list(managed_fields)},
             {"op": "add", "path": "/metadata/annotations", "value": dict(annotations)},
         ]
-        return await self._request(
-            "patch",
-            kind,
-            path_of(kind, namespace, name),
-            query={"fieldManager": MANAGER},
-            body=patch,
-            content_type="application/json-patch+json",
-        )
+        return await self._patch(kind, path_of(kind, namespace, name), patch, "json-patch")
 
     async def replace_status(
         self, kind: str, namespace: str, name: str, resource_version: str, status: Object
@@ -262,18 +248,22 @@ class Api:
             {"op": "add", "path": "/status", "value": status},
         ]
         try:
-            return await self._request(
-                "patch",
-                kind,
-                path_of(kind, namespace, name, "status"),
-                query={"fieldManager": MANAGER},
-                body=patch,
-                content_type="application/json-patch+json",
-            )
+            return await self._patch(kind, path_of(kind, namespace, name, "status"), patch, "json-patch")
         except Invalid as error:
             if "test" in error.message and "resourceVersion" in error.message:
                 raise Conflict(409, "Conflict", error.message) from None
             raise
+
+    async def _patch(self, kind: str, path: str, patch: object, form: str) -> Object:
+        """`form`: merge-patch or json-patch."""
+        return await self._request(
+            "patch",
+            kind,
+            path,
+            query={"fieldManager": MANAGER},
+            body=patch,
+            content_type=f"application/{form}+json",
+        )
 
     async def delete(
         self, kind: str, namespace: str, name: str, *, uid: str = "", propagation: str = "Background"

@@ -103,16 +103,16 @@ class Election:
             and waited_s < spec.get("leaseDurationSeconds", DURATION_S)
         ):
             return False
-        changes = {
-            "holderIdentity": self.identity,
-            "leaseDurationSeconds": DURATION_S,
-            "renewTime": self._now(),
-        }
-        if not mine:
-            changes["acquireTime"] = changes["renewTime"]
-            changes["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + 1
-        await self._write(changes)
+        await self._write(self._claim(None if mine else int(spec.get("leaseTransitions") or 0) + 1))
         return True
+
+    def _claim(self, transitions: int | None) -> Object:
+        """The fields of the spec that a holder writes; None: it renews."""
+        now = self._now()
+        claim = {"holderIdentity": self.identity, "leaseDurationSeconds": DURATION_S, "renewTime": now}
+        return (
+            claim if transitions is None else {**claim, "acquireTime": now, "leaseTransitions": transitions}
+        )
 
     async def _look(self) -> None:
         found = await self.api.get(_KIND, self.namespace, self.name)
@@ -120,15 +120,12 @@ class Election:
             self._remember(found)
 
     async def _create(self) -> None:
-        spec = {
-            "holderIdentity": self.identity,
-            "leaseDurationSeconds": DURATION_S,
-            "acquireTime": self._now(),
-            "renewTime": self._now(),
-            "leaseTransitions": 0,
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": _KIND,
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": self._claim(0),
         }
-        metadata = {"name": self.name, "namespace": self.namespace}
-        body = {"apiVersion": "coordination.k8s.io/v1", "kind": _KIND, "metadata": metadata, "spec": spec}
         self._remember(await self.api.create(body))
 
     async def _write(self, spec: Object) -> None:

@@ -124,8 +124,9 @@ class KubernetesPlatform:
         if _needs_nodes(cluster):
             self._nodes = await self._objects.nodes()
         instances = observing.broker_instances(self._objects.listed, self._name, _known_hashes(cluster))
+        pods = self._pods()
         for broker, instance in instances.items():
-            if self._restart_asked(broker):
+            if _restart_asked(pods.get(broker)):
                 settings = {**instance.settings, RESTART_OF_BROKER: "requested"}
                 instances[broker] = replace(instance, config_hash=_RESTARTED, settings=settings)
             elif self._has_moved(cluster, broker):
@@ -552,7 +553,7 @@ class KubernetesPlatform:
             launch = _fenced(launch)
         fenced = settings.get(observing.FENCED) != launch.static.get(observing.FENCED)
         stale = running != launch.config_hash or fenced or self._has_moved(cluster, broker)
-        stale = stale or self._restart_asked(broker)
+        stale = stale or _restart_asked(pod)
         replaced = _replaced(pod, running or observing.UNKNOWN_HASH, settings) if pod and stale else None
         await self._objects.ensure(self._config(cluster, broker, launch, replaced))
         await self._apply_set(cluster, launch, replicas)
@@ -573,12 +574,6 @@ class KubernetesPlatform:
 
     def _advertised(self, cluster: BrokerCluster, broker: int) -> Advertised:
         return listeners.advertised_addresses(cluster, broker, self._objects.listed, self._nodes)
-
-    def _restart_asked(self, broker: int) -> bool:
-        """Whether an annotation of the broker's pod requests its restart."""
-        pod = self._pods().get(broker)
-        asked = pod is not None and annotations_of(pod).get(RESTART_POD_ANNOTATION, "")
-        return bool(asked) and asked != "false"
 
     def _is_address_pending(self, cluster: BrokerCluster, broker: int) -> bool:
         try:
@@ -624,6 +619,11 @@ _NO_DEFAULT_CLASS = "it names no StorageClass, and the Kubernetes cluster has no
 
 # The revision hashes of a broker whose advertised addresses are outdated, and of one whose pod is annotated.
 _MOVED, _RESTARTED = "moved", "restart-requested"
+
+
+def _restart_asked(pod: Object | None) -> bool:
+    """Whether an annotation of the broker's pod requests its restart."""
+    return pod is not None and annotations_of(pod).get(RESTART_POD_ANNOTATION, "") not in ("", "false")
 
 
 def _fenced(launch: BrokerLaunch) -> BrokerLaunch:

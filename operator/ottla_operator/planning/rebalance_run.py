@@ -113,20 +113,9 @@ class Answer:
 
 def thresholds_of(spec: RebalanceSpec) -> Thresholds:
     """The thresholds of the planner."""
-    given = spec.thresholds
-    return Thresholds(
-        replicas_max=given.replicas_max,
-        disk_capacity=given.disk_capacity,
-        network_capacity=given.network_capacity,
-        replicas=given.replicas,
-        disk=given.disk,
-        network_in=given.network_in,
-        network_out=given.network_out,
-        leaders=given.leaders,
-        topic_replicas=given.topic_replicas,
-        disk_gap=float(parse_quantity(given.disk_gap) or 0),
-        network_gap=float(parse_quantity(given.network_gap) or 0),
-    )
+    values = spec.thresholds.model_dump()
+    gaps = {name: float(parse_quantity(values[name]) or 0) for name in ("disk_gap", "network_gap")}
+    return Thresholds(**{**values, **gaps})
 
 
 def is_measured(cluster: BrokerCluster) -> bool:
