@@ -4,10 +4,10 @@ Used by the platform, which lists the objects at the start of a reconciliation. 
 write, so that later steps of the same reconciliation see the result of earlier ones. An ApiError of a write
 becomes StepFailed.
 
-A child is restored completely: fields of the manifest that have another value, and fields that somebody else
-added (`managed_fields`). An annotation of the child counts the restorations of each field. A field that
-comes back again and again is left to its setter for an hour, and is reported (`findings`): two controllers
-must not fight. So is a field that a webhook changes in the operator's own request.
+A child is restored completely: fields of the manifest that have another value, and fields that another
+manager added (`managed_fields`). An annotation of the child counts the restorations of each field. A field
+that comes back again and again is left to its setter for an hour, and is reported (`findings`): two
+controllers must not fight. So is a field that a webhook changes in the operator's own request.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ChildObjects:
         self._relabelled: list[tuple[str, str, Mapping[str, str]]] = []
 
     def findings(self, of: Collection[Manifest] | None = None) -> list[Finding]:
-        """The condition with the fields that `ensure` left as somebody else set them; empty when there are
+        """The condition with the fields that `ensure` left as another manager set them; empty when there are
         none. `of`: only those of these objects."""
         names = None if of is None else {(manifest["kind"], name_of(manifest)) for manifest in of}
         contested = sorted(item for item in self._contested.items() if names is None or item[0] in names)
@@ -108,7 +108,7 @@ class ChildObjects:
         return ""
 
     async def find_relabelled(self, kind: str, name: str, labels: Mapping[str, str]) -> None:
-        """Find a pod or claim of which somebody changed or removed the labels by which it is listed: it
+        """Find a pod or claim of which a user changed or removed the labels by which it is listed: it
         counts as if it had them, until `restore_labels`. Raises ApiError."""
         item = self.listed.find(kind, name)
         if item is None:
@@ -202,8 +202,8 @@ class ChildObjects:
         return ""
 
     async def remove_additions(self, manifest: Manifest) -> str:
-        """Remove the fields that somebody added to an object whose manifest must not be applied yet. Values
-        that the manifest has, too, may have been changed: those wait. Returns a description, or ""."""
+        """Remove the fields that another manager added to an object whose manifest must not be applied yet.
+        Values that the manifest has, too, may have been changed: those wait. Returns a description, or ""."""
         kind, name = manifest["kind"], name_of(manifest)
         live, now_ms = self.listed.find(kind, name), self._clock_ms()
         if live is None or live["metadata"].get("deletionTimestamp"):
@@ -362,7 +362,7 @@ def _restorations(live: Object) -> dict[str, tuple[int, int]]:
         content = json.loads(annotations_of(live).get(naming.RESTORED_ANNOTATION, "{}"))
         return {str(key): (int(times), parse_iso_time(at)) for key, (times, at) in content.items()}
     except (AttributeError, TypeError, ValueError):
-        # Somebody has edited it.
+        # It was edited.
         return {}
 
 

@@ -1,4 +1,4 @@
-"""Finds the fields of a child object that somebody else has set, from `metadata.managedFields`.
+"""Finds the fields of a child object that another manager has set, from `metadata.managedFields`.
 
 Pure; used by `child_objects`. The API server records for every field who set it last: a manager with an
 operation (Apply or Update), the fields as a tree of FieldsV1. A field of a child that another manager owns
@@ -67,7 +67,7 @@ class ForeignField:
 
 
 def foreign_fields(live: Object) -> list[ForeignField]:
-    """The foreign fields of a child object; an item of a list that somebody added counts as one."""
+    """The foreign fields of a child object; an item of a list that another manager added counts as one."""
     found = []
     for entry in _entries(live):
         if _is_own(entry) or entry.get("subresource") == "status":
@@ -79,7 +79,7 @@ def foreign_fields(live: Object) -> list[ForeignField]:
 
 
 def changed_metadata(live: Object, manifest: Object) -> list[ForeignField]:
-    """The labels and annotations of the manifest to which somebody else gave another value."""
+    """The labels and annotations of the manifest to which another manager gave another value."""
     found = []
     for entry in _entries(live):
         if _is_own(entry):
@@ -124,8 +124,8 @@ def taken_over(live: Object, fields: Collection[ForeignField]) -> list[dict[str,
 
 
 def applied_part(live: Object) -> dict[str, Any]:
-    """The fields of the object that the operator has applied and that nobody has changed since, as a
-    manifest."""
+    """The fields of the object that the operator has applied and that no other manager has changed since, as
+    a manifest."""
     metadata = {name: live["metadata"][name] for name in ("name", "namespace")}
     own: dict[str, Any] = next((entry["fieldsV1"] for entry in _entries(live) if _is_own(entry)), {})
     part = _part(own, live)
@@ -224,7 +224,7 @@ def _takeable(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prune(tree: dict[str, Any], path: Path) -> None:
-    """Remove the path, and maps that become empty. An item that somebody added stays whole."""
+    """Remove the path, and maps that become empty. An added item stays whole."""
     head, rest = path[0], path[1:]
     for name in [name for name in tree if head in (_ANY, name)]:
         if not rest:

@@ -79,7 +79,7 @@ def restarted_at(stateful_set: Object) -> str:
 
 def last_restart(stateful_set: Object | None, pods: Iterable[Object]) -> str:
     """The value of the last `kubectl rollout restart`, or "": of the StatefulSet's template, else of its
-    pods, which have it when the StatefulSet was created again or somebody removed it."""
+    pods, which have it when the StatefulSet was created again or it was removed."""
     of_set = "" if stateful_set is None else restarted_at(stateful_set)
     of_pods = (annotations_of(pod).get(naming.RESTARTED_AT_ANNOTATION, "") for pod in pods)
     return of_set or max(of_pods, default="")

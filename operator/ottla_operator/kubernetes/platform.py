@@ -482,7 +482,7 @@ class KubernetesPlatform:
 
     async def _own_claims(self, cluster: BrokerCluster, ensured: Ensured) -> None:
         """Have claims deleted with the BrokerCluster, or not: `deleteClaim`. A StatefulSet's own policy would
-        delete them whenever somebody deletes the StatefulSet."""
+        delete them whenever a user deletes the StatefulSet."""
         for component, storage in (
             (naming.BROKER, cluster.spec.storage),
             (naming.ZOOKEEPER, manifests_zookeeper.managed(cluster).storage),

@@ -1,8 +1,9 @@
 """Fenced brokers: the annotation `ottla.dev/fenced` lists brokers that must not run, such as `2` or `1,2`.
 
-A fenced broker keeps its volume and its replicas: somebody examines its files, or suspects its machine. It is
-stopped like one in a rolling restart: no partition falls below its min ISR, and no other broker is down; with
-`ottla.dev/fence-now: "true"` at once. It is neither rolled nor repaired until it is no longer listed.
+A fenced broker keeps its volume and its replicas: its files are to be examined, or its machine is suspected.
+It is stopped like one in a rolling restart: no partition falls below its min ISR, and no other broker is
+down; with `ottla.dev/fence-now: "true"` at once. It is neither rolled nor repaired until it is no longer
+listed.
 
 Pure; called by `planning.cluster`.
 """

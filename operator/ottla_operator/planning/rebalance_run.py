@@ -42,7 +42,7 @@ REQUESTED: Final = "Requested"
 
 # The status of a resource has a limit of 1.5 MB; a move takes about 20 bytes of it.
 MOVES_MAX: Final = 5000
-# A proposal that nobody approves is computed again after so long.
+# A proposal that is not approved is computed again after so long.
 _EXPIRES_MS: Final = 24 * 3600 * 1000
 
 
