@@ -21,16 +21,20 @@ from ottla_operator.resources.common import (
     IntOrString,
     Model,
     Name,
+    ObjectName,
     PrinterColumn,
     Problem,
     Quantity,
     Resource,
+    Rule,
+    SecretEntry,
     Status,
     TransitionRule,
     UnmanagedSetting,
     condition_column,
     config_texts,
     parse_quantity,
+    rules,
 )
 from ottla_operator.resources.pods import PodTemplate, pod_problems
 from ottla_operator.resources.quota import Limits
@@ -66,7 +70,39 @@ class ListenerAuthentication(Model):
     )
 
 
+class CertificateSource(Model):
+    secret_name: ObjectName = Field(description="A Secret in the same namespace.")
+    certificate: SecretEntry = Field(
+        default="tls.crt", description="Its entry with the certificate, in PEM, followed by its chain."
+    )
+    key: SecretEntry = Field(
+        default="tls.key", description="Its entry with the private key, in PEM, without a password."
+    )
+
+
+class ListenerConfiguration(Model):
+    """How clients reach and verify the listener; the fields are those of Strimzi."""
+
+    broker_cert_chain_and_key: CertificateSource | None = Field(
+        default=None,
+        description="The listener's own certificate, the same on all brokers; applied without a restart when "
+        "the Secret changes. Needs tls. Default: certificates of clusterCa.",
+    )
+
+
 class Listener(Model):
+    model_config = rules(
+        Rule(
+            "authentication of type tls requires tls: true on the listener",
+            "!has(self.authentication) || self.authentication.type != 'tls' || (has(self.tls) && self.tls)",
+        ),
+        Rule(
+            "brokerCertChainAndKey requires tls: true on the listener",
+            "!has(self.configuration) || !has(self.configuration.brokerCertChainAndKey) || "
+            "(has(self.tls) && self.tls)",
+        ),
+    )
+
     name: Name = Field(
         description="The listener's name, unique in the cluster. In Kafka's settings it has capitals, and "
         "_ for -."
@@ -88,6 +124,14 @@ class Listener(Model):
         default=None,
         description="How clients authenticate. Without it, clients of the listener are User:ANONYMOUS.",
     )
+    configuration: ListenerConfiguration = Field(
+        default_factory=ListenerConfiguration, description="How clients reach and verify the listener."
+    )
+
+    @property
+    def own_certificate(self) -> CertificateSource | None:
+        """The source of a certificate that is not of the operator's authority."""
+        return self.configuration.broker_cert_chain_and_key
 
 
 class Authorization(Model):
@@ -773,6 +817,11 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             ):
                 yield Problem(
                     f"spec.listeners[{n}].authentication.type", "tls requires tls: true on the listener"
+                )
+            if listener.own_certificate is not None and not listener.tls:
+                yield Problem(
+                    f"spec.listeners[{n}].configuration.brokerCertChainAndKey",
+                    "requires tls: true on the listener",
                 )
         for path, authority in (
             ("spec.clusterCa", self.spec.cluster_ca),
