@@ -88,7 +88,7 @@ def test_a_name_that_another_clusters_topic_has_is_replaced() -> None:
 
 def test_defaults_of_the_cluster_that_change_a_topic_are_named() -> None:
     with_defaults = cluster(topicDefaults={"config": {"retention.ms": 5, "cleanup.policy": "delete"}})
-    existing = [topic("orders", retention_ms="1000"), topic("same", retention_ms="1", cleanup_policy="delete")]
+    existing = [topic("orders", retention_ms="1000"), topic("same", retention_ms="1", cleanup_policy="x")]
     plan = plan_adoption(with_defaults, existing, [], hidden=False, reclaim_policy="Delete")
     assert plan.changed == {"orders": {"cleanup.policy": "delete"}}
     assert [manifest["spec"].get("adopt") for manifest in plan.manifests] == [True, None]
@@ -131,7 +131,7 @@ def kubectl(monkeypatch: pytest.MonkeyPatch) -> FakeKubectl:
 
 
 def test_all_topics_that_nothing_manages_become_resources(kubectl: FakeKubectl) -> None:
-    done = CliRunner().invoke(command.main, "adopt demo --all".split())
+    done = CliRunner().invoke(command.main, ["adopt", "demo", "--all"])
     assert done.output.splitlines() == [
         "clicks: is Topic/clicks, 2 partitions of 1 replicas",
         "__consumer_offsets: left out, internal",

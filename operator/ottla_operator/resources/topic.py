@@ -51,7 +51,8 @@ class TopicDefaults(Model):
         default=None,
         ge=1,
         le=1000,
-        description="The replication factor. Default: the brokers' default.replication.factor, for new topics.",
+        description="The replication factor. Default: the brokers' default.replication.factor, for new "
+        "topics.",
     )
     config: ConfigMap = Field(
         default_factory=dict,
