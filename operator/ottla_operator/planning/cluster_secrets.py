@@ -175,10 +175,8 @@ class _Planner:
         """Plan the listeners' own certificates, before those of brokers."""
         secret, name = brokers_secret(cluster.metadata.name), cluster.metadata.name
         existing, files = self._found.get(secret, {}), self._given.setdefault(secret, {})
-        for listener in in_use:
-            file = f"{listener_file(listener)}.pem"
-            if file in existing:
-                files[file] = existing[file]
+        kept = {f"{listener_file(former)}.pem" for former in in_use}
+        files |= {file: pem for file, pem in existing.items() if file in kept}
         trusted = self.plan.data[certificate_secret(cluster_ca(name))][CA_CERTIFICATE]
         for listener in listeners_of(cluster):
             source = listener.own_certificate
