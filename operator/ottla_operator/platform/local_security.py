@@ -135,10 +135,9 @@ class LocalSecurity:
 
     def listeners(self, cluster: BrokerCluster) -> Sequence[ListenerStatus]:
         """`status.listeners`: the bootstrap servers and trusted certificates of each listener."""
-        brokers = range(cluster.spec.replicas)
         found = []
         for number, listener in enumerate(listeners_of(cluster)):
-            ports = [self.client_ports(cluster, broker)[number] for broker in brokers]
+            ports = [self.client_ports(cluster, broker)[number] for broker in cluster.broker_ids]
             trusted = self._trusted(cluster) if listener.tls else []
             servers = ",".join(f"{self._host}:{port}" for port in ports)
             found.append(ListenerStatus(name=listener.name, bootstrap_servers=servers, certificates=trusted))
