@@ -486,7 +486,7 @@ def test_the_status_has_bootstrap_servers_and_certificates_of_each_listener() ->
         ]
     )
     outside = [{"out": ("10.0.0.1", 30001)}, {}, {"out": ("10.0.0.2", 30002)}]
-    plain, out = listeners.listener_statuses(cluster, outside, "PEM")
+    plain, out = listeners.listener_statuses(cluster, outside, lambda listener: b"PEM")
     assert (plain.bootstrap_servers, plain.certificates) == ("demo-bootstrap.shop.svc:9092", [])
     assert (out.bootstrap_servers, out.certificates) == ("10.0.0.1:30001,10.0.0.2:30002", ["PEM"])
 

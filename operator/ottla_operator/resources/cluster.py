@@ -21,16 +21,20 @@ from ottla_operator.resources.common import (
     IntOrString,
     Model,
     Name,
+    ObjectName,
     PrinterColumn,
     Problem,
     Quantity,
     Resource,
+    Rule,
+    SecretEntry,
     Status,
     TransitionRule,
     UnmanagedSetting,
     condition_column,
     config_texts,
     parse_quantity,
+    rules,
 )
 from ottla_operator.resources.pods import PodTemplate, pod_problems
 from ottla_operator.resources.quota import Limits
@@ -40,6 +44,7 @@ from ottla_operator.resources.settings import (
     is_connect_string,
     version_problem,
 )
+from ottla_operator.resources.topic import TopicDefaults, topic_settings_problems
 
 # Fields that only have an effect on Kubernetes; `ottla up` accepts and ignores them.
 KUBERNETES_ONLY = ("image", "rack", "resources", "template")
@@ -65,7 +70,39 @@ class ListenerAuthentication(Model):
     )
 
 
+class CertificateSource(Model):
+    secret_name: ObjectName = Field(description="A Secret in the same namespace.")
+    certificate: SecretEntry = Field(
+        default="tls.crt", description="Its entry with the certificate, in PEM, followed by its chain."
+    )
+    key: SecretEntry = Field(
+        default="tls.key", description="Its entry with the private key, in PEM, without a password."
+    )
+
+
+class ListenerConfiguration(Model):
+    """How clients reach and verify the listener; the fields are those of Strimzi."""
+
+    broker_cert_chain_and_key: CertificateSource | None = Field(
+        default=None,
+        description="The listener's own certificate, the same on all brokers; applied without a restart when "
+        "the Secret changes. Needs tls. Default: certificates of clusterCa.",
+    )
+
+
 class Listener(Model):
+    model_config = rules(
+        Rule(
+            "authentication of type tls requires tls: true on the listener",
+            "!has(self.authentication) || self.authentication.type != 'tls' || (has(self.tls) && self.tls)",
+        ),
+        Rule(
+            "brokerCertChainAndKey requires tls: true on the listener",
+            "!has(self.configuration) || !has(self.configuration.brokerCertChainAndKey) || "
+            "(has(self.tls) && self.tls)",
+        ),
+    )
+
     name: Name = Field(
         description="The listener's name, unique in the cluster. In Kafka's settings it has capitals, and "
         "_ for -."
@@ -87,6 +124,14 @@ class Listener(Model):
         default=None,
         description="How clients authenticate. Without it, clients of the listener are User:ANONYMOUS.",
     )
+    configuration: ListenerConfiguration = Field(
+        default_factory=ListenerConfiguration, description="How clients reach and verify the listener."
+    )
+
+    @property
+    def own_certificate(self) -> CertificateSource | None:
+        """The source of a certificate that is not of the operator's authority."""
+        return self.configuration.broker_cert_chain_and_key
 
 
 class Authorization(Model):
@@ -442,6 +487,9 @@ class BrokerClusterSpec(Model):
         default=None,
         description="The default quotas of client ids; removed with this field.",
     )
+    topic_defaults: TopicDefaults = Field(
+        default_factory=TopicDefaults, description="What holds for Topics that do not say it themselves."
+    )
 
     @property
     def is_secured(self) -> bool:
@@ -730,6 +778,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             if name.startswith(_ZOOKEEPER_SECURITY):
                 message = "is set by the operator for its own ZooKeeper; it is allowed with zookeeper.connect"
                 yield Problem(f"spec.config[{name}]", message)
+        yield from topic_settings_problems("spec.topicDefaults.config", self.spec.topic_defaults.config)
         yield from self._listener_problems()
         yield from self._security_problems()
         yield from pod_problems(self.spec.template.pod, "spec.template.pod", "broker")
@@ -769,6 +818,11 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield Problem(
                     f"spec.listeners[{n}].authentication.type", "tls requires tls: true on the listener"
                 )
+            if listener.own_certificate is not None and not listener.tls:
+                yield Problem(
+                    f"spec.listeners[{n}].configuration.brokerCertChainAndKey",
+                    "requires tls: true on the listener",
+                )
         for path, authority in (
             ("spec.clusterCa", self.spec.cluster_ca),
             ("spec.clientsCa", self.spec.clients_ca),
@@ -801,6 +855,9 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 f"spec.config[{_MIN_ISR}]: {least} is more than spec.replicas, which is {brokers}: no write "
                 "with acks=all can succeed"
             )
+        wanted = self.spec.topic_defaults.replicas
+        if wanted is not None and wanted > brokers:
+            yield f"spec.topicDefaults.replicas: {wanted} is more than spec.replicas, which is {brokers}"
         for name, effect in _FACTORS.items():
             factor = int(settings.get(name, str(brokers)))
             if factor > brokers:

@@ -73,6 +73,21 @@ class TransitionRule:
     allows: Callable[[Any, Any], bool]
 
 
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule about the fields of one object, in CEL for the API server; the resource's `problems` have it,
+    too."""
+
+    message: str
+    cel: str
+
+
+def rules(*of_model: Rule) -> ConfigDict:
+    """The configuration of a model with rules."""
+    validations: list[Any] = [{"rule": rule.cel, "message": rule.message} for rule in of_model]
+    return ConfigDict(json_schema_extra={"x-kubernetes-validations": validations})
+
+
 def immutable(path: str, attribute: str, *, optional: bool = False) -> TransitionRule:
     """A field of the spec that may not change once set (nor be set or unset later)."""
     name = path.removeprefix("spec.")
@@ -88,6 +103,8 @@ def immutable(path: str, attribute: str, *, optional: bool = False) -> Transitio
 
 
 Name = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
+ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=253)]
+SecretEntry = Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)]
 
 IntOrString = Annotated[
     str | int, Field(json_schema_extra={"x-kubernetes-int-or-string": True, "anyOf": None, "type": None})
