@@ -429,7 +429,9 @@ def test_port_names_that_were_valid_stay() -> None:
 def test_services_of_external_listeners_have_names_that_kubernetes_allows() -> None:
     name = "a" * 40
     found = listeners.build_external_services(
-        a_cluster(name, listeners=[{"name": "b" * 63, "port": 9094, "type": "nodeport"}]), Listed(), 1000
+        a_cluster(name, listeners=[{"name": "b" * 63, "port": 9094, "type": "nodeport"}]),
+        Listed(),
+        range(1000),
     )
     names = [manifest["metadata"]["name"] for manifest in found]
     assert len(set(names)) == 1000
