@@ -389,5 +389,6 @@ def test_without_the_given_authority_brokers_have_no_secret_and_the_condition_sa
     assert sim.condition("CertificatesValid") == ("False", "SecretNotFound")
     assert "demo-brokers" not in secrets(sim), "without it, no pod starts"
     put_authority(sim)
-    sim.reconcile_until_ready()
+    sim.reconcile()
+    assert "demo-brokers" in secrets(sim)
     assert sim.condition("CertificatesValid") == ("", "")
