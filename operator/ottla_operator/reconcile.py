@@ -31,6 +31,8 @@ from ottla_operator.platform.interfaces import Ensured, Environment, StepFailed
 from ottla_operator.resources import (
     AnyResource,
     BrokerCluster,
+    ConnectCluster,
+    Connector,
     ConsumerGroup,
     Pipeline,
     Quota,
@@ -61,7 +63,7 @@ class Reconciler:
 
     async def reconcile(self) -> ReconcileResult:
         """Reconcile all resources of the store once."""
-        resources = await self._environment.store.resources()
+        resources = _without_connect(await self._environment.store.resources())
         clusters = sorted(
             (r for r in resources if isinstance(r, BrokerCluster)), key=lambda c: c.metadata.age_key
         )
@@ -252,7 +254,7 @@ class Reconciler:
 
     def _without_cluster(
         self,
-        resources: Iterable[AnyResource],
+        resources: Iterable[ClusterResource],
         leaving: BrokerCluster | None,
         drivers: Mapping[str, DriverInstance],
         not_run: Collection[str] = (),
@@ -275,6 +277,14 @@ class Reconciler:
             findings = (no("Ready", "ClusterNotFound", f"BrokerCluster {name} {problem}"),)
             planned.append(ResourcePlan(resource, findings, resource.status, (), resource.metadata.deleting))
         return planned
+
+
+ClusterResource = BrokerCluster | Topic | Quota | ConsumerGroup | User | Pipeline
+
+
+def _without_connect(resources: Iterable[AnyResource]) -> list[ClusterResource]:
+    """`reconcile_connect` reconciles those of Kafka Connect."""
+    return [resource for resource in resources if not isinstance(resource, ConnectCluster | Connector)]
 
 
 def _one_cluster_only(other: BrokerCluster, cluster: BrokerCluster) -> ResourcePlan[Status]:

@@ -2,17 +2,32 @@
 
 from ottla_operator.resources.cluster import BrokerCluster, BrokerClusterSpec, BrokerClusterStatus
 from ottla_operator.resources.common import API_VERSION, Metadata, Problem
+from ottla_operator.resources.connect import (
+    ConnectCluster,
+    ConnectClusterSpec,
+    ConnectClusterStatus,
+    Connector,
+    ConnectorSpec,
+    ConnectorStatus,
+)
 from ottla_operator.resources.group import ConsumerGroup, ConsumerGroupSpec, ConsumerGroupStatus
 from ottla_operator.resources.pipeline import Pipeline, PipelineSpec, PipelineStatus
 from ottla_operator.resources.quota import Quota, QuotaSpec, QuotaStatus
 from ottla_operator.resources.topic import Topic, TopicSpec, TopicStatus
 from ottla_operator.resources.user import User, UserSpec, UserStatus
 
-AnyResource = BrokerCluster | Topic | Quota | ConsumerGroup | User | Pipeline
+AnyResource = BrokerCluster | Topic | Quota | ConsumerGroup | User | Pipeline | ConnectCluster | Connector
 
 KINDS: dict[
     str,
-    type[BrokerCluster] | type[Topic] | type[Quota] | type[ConsumerGroup] | type[User] | type[Pipeline],
+    type[BrokerCluster]
+    | type[Topic]
+    | type[Quota]
+    | type[ConsumerGroup]
+    | type[User]
+    | type[Pipeline]
+    | type[ConnectCluster]
+    | type[Connector],
 ] = {
     "BrokerCluster": BrokerCluster,
     "Topic": Topic,
@@ -20,6 +35,8 @@ KINDS: dict[
     "ConsumerGroup": ConsumerGroup,
     "User": User,
     "Pipeline": Pipeline,
+    "ConnectCluster": ConnectCluster,
+    "Connector": Connector,
 }
 
 __all__ = [
@@ -29,6 +46,12 @@ __all__ = [
     "BrokerCluster",
     "BrokerClusterSpec",
     "BrokerClusterStatus",
+    "ConnectCluster",
+    "ConnectClusterSpec",
+    "ConnectClusterStatus",
+    "Connector",
+    "ConnectorSpec",
+    "ConnectorStatus",
     "ConsumerGroup",
     "ConsumerGroupSpec",
     "ConsumerGroupStatus",
