@@ -21,13 +21,11 @@ from ottla_operator.resources.common import (
     IntOrString,
     Model,
     Name,
-    ObjectName,
     PrinterColumn,
     Problem,
     Quantity,
     Resource,
     Rule,
-    SecretEntry,
     Status,
     TransitionRule,
     UnmanagedSetting,
@@ -35,6 +33,16 @@ from ottla_operator.resources.common import (
     config_texts,
     parse_quantity,
     rules,
+)
+from ottla_operator.resources.listeners import (
+    ACCESS_RULES,
+    CertificateSource,
+    ListenerConfiguration,
+    ListenerType,
+    NetworkPolicyPeer,
+    access_problems,
+    peer_problems,
+    unused_brokers,
 )
 from ottla_operator.resources.pods import PodTemplate, pod_problems
 from ottla_operator.resources.quota import Limits
@@ -69,26 +77,6 @@ class ListenerAuthentication(Model):
     )
 
 
-class CertificateSource(Model):
-    secret_name: ObjectName = Field(description="A Secret in the same namespace.")
-    certificate: SecretEntry = Field(
-        default="tls.crt", description="Its entry with the certificate, in PEM, followed by its chain."
-    )
-    key: SecretEntry = Field(
-        default="tls.key", description="Its entry with the private key, in PEM, without a password."
-    )
-
-
-class ListenerConfiguration(Model):
-    """How clients reach and verify the listener; the fields are those of Strimzi."""
-
-    broker_cert_chain_and_key: CertificateSource | None = Field(
-        default=None,
-        description="The listener's own certificate, the same on all brokers; applied without a restart when "
-        "the Secret changes. Needs tls. Default: certificates of clusterCa.",
-    )
-
-
 class Listener(Model):
     model_config = rules(
         Rule(
@@ -100,6 +88,7 @@ class Listener(Model):
             "!has(self.configuration) || !has(self.configuration.brokerCertChainAndKey) || "
             "(has(self.tls) && self.tls)",
         ),
+        *ACCESS_RULES,
     )
 
     name: Name = Field(
@@ -111,10 +100,12 @@ class Listener(Model):
         le=65535,
         description="The listener's port on each broker and on the bootstrap Service, unique in the cluster.",
     )
-    type: Literal["internal", "nodeport", "loadbalancer"] = Field(
+    type: ListenerType = Field(
         default="internal",
         description="internal: clients in the Kubernetes cluster, at the bootstrap Service and the pods; "
-        "nodeport and loadbalancer: others, at a Service of each broker.",
+        "cluster-ip: the same, at a Service of each broker; nodeport and loadbalancer: others, at a Service "
+        "of each broker; ingress and tlsroute: others, by host names in TLS, at an Ingress or a TLSRoute of "
+        "the Gateway API of each broker.",
     )
     tls: bool = Field(
         default=False, description="Whether connections are encrypted, with certificates of clusterCa."
@@ -125,6 +116,12 @@ class Listener(Model):
     )
     configuration: ListenerConfiguration = Field(
         default_factory=ListenerConfiguration, description="How clients reach and verify the listener."
+    )
+    network_policy_peers: list[NetworkPolicyPeer] = Field(
+        default_factory=list,
+        max_length=100,
+        description="Who may connect to the listener, as in Kubernetes' NetworkPolicies, which the network "
+        "plug-in of the Kubernetes cluster must enforce. Default: everybody.",
     )
 
     @property
@@ -802,6 +799,14 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 message = f"names must be unique, and {INTER_BROKER_LISTENER} is the inter-broker listener"
                 yield Problem(f"spec.listeners[{n}].name", f"{listener.name!r} is not allowed: {message}")
             names.add(listener.name)
+            found = access_problems(
+                listener.type,
+                tls=listener.tls,
+                configuration=listener.configuration,
+                brokers=range(self.spec.replicas),
+            )
+            for path, message in (*found, *peer_problems(listener.network_policy_peers)):
+                yield Problem(f"spec.listeners[{n}].{path}", message)
 
     def _security_problems(self) -> Iterator[Problem]:
         for n, listener in enumerate(self.spec.listeners):
@@ -843,6 +848,9 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         settings = config_texts(self.spec.config)
         _, warnings = broker_settings_problems(settings)
         yield from (f"spec.config: {warning}" for warning in warnings)
+        for n, listener in enumerate(self.spec.listeners):
+            for broker in unused_brokers(listener.configuration, range(self.spec.replicas)):
+                yield f"spec.listeners[{n}].configuration.brokers: there is no broker {broker}"
         least = int(settings.get(_MIN_ISR, "1"))
         brokers = self.spec.replicas
         if least > brokers:
@@ -863,6 +871,19 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             if name in self.spec.model_fields_set:
                 alias = type(self.spec).model_fields[name].alias or name
                 yield f"spec.{alias} has an effect on Kubernetes only and is ignored"
+        for path in self._access_fields() if self.spec.is_secured else ():
+            yield f"{path} has an effect on Kubernetes only and is ignored"
         managed = self.spec.zookeeper.managed or ManagedZooKeeper()
         for name in sorted(managed.model_fields_set.intersection(_SERVERS_ON_KUBERNETES)):
             yield f"spec.zookeeper.managed.{name} has an effect on Kubernetes only and is ignored"
+
+    def _access_fields(self) -> Iterator[str]:
+        """The paths of what is set of listeners for clients outside of a Kubernetes cluster."""
+        for n, listener in enumerate(self.spec.listeners):
+            path = f"spec.listeners[{n}]"
+            if listener.type != "internal":
+                yield f"{path}.type"
+            if listener.network_policy_peers:
+                yield f"{path}.networkPolicyPeers"
+            for name in sorted(listener.configuration.model_fields_set - {"broker_cert_chain_and_key"}):
+                yield f"{path}.configuration.{ListenerConfiguration.model_fields[name].alias}"
