@@ -41,7 +41,7 @@ WRITES = ("apply", "create", "patch", "delete")
 _VERSIONED = ("apiVersion", "kind")
 _CHILD_KINDS = {
     *("ConfigMap", "Secret", "Service", "ServiceAccount", "StatefulSet"),
-    *("PodDisruptionBudget", "NetworkPolicy", "RoleBinding"),
+    *("PodDisruptionBudget", "NetworkPolicy", "RoleBinding", "Ingress", "TLSRoute"),
 }
 _MUTABLE_OF_SET = {
     *("replicas", "template", "updateStrategy", "ordinals", "minReadySeconds", "revisionHistoryLimit"),
@@ -66,6 +66,8 @@ class InMemoryApi(Api):
         self.fail: Callable[[str, str, str], ApiError | None] = lambda verb, kind, name: None
         self.missing_classes: set[str] = set()
         """StorageClasses that do not exist; all others do."""
+        self.missing_kinds: set[str] = set()
+        """Kinds whose CustomResourceDefinition is not installed."""
         self.unpullable_images: set[str] = set()
         self.max_unavailable = 0
         self.node_of: Callable[[str], str | None] = lambda pod: None
@@ -98,6 +100,8 @@ class InMemoryApi(Api):
         self.calls.append((verb, kind, name))
         if refused is not None:
             raise refused
+        if kind in self.missing_kinds:
+            raise NotFound(404, "NotFound", "the server could not find the requested resource")
         if verb == "list":
             return {"items": [_listed(item) for item in self._matching(kind, query.get("labelSelector", ""))]}
         if verb == "get" and kind == "StorageClass" and name not in self.missing_classes:

@@ -7,7 +7,7 @@ place and brokers reload without a restart.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ottla_operator.kubernetes import naming
@@ -15,6 +15,7 @@ from ottla_operator.kubernetes.listeners import (
     CERTIFICATES_DIR,
     CLIENTS_CA,
     CLUSTER_CA,
+    CLUSTER_DOMAIN,
     Advertised,
     bootstrap_host,
     broker_host,
@@ -26,9 +27,6 @@ from ottla_operator.planning.certificates import Pair, end_ms
 from ottla_operator.planning.cluster_secrets import CA_CERTIFICATE, Data, certificate_secret
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION
-
-# The default domain of Kubernetes clusters.
-_DOMAIN: Final = "cluster.local"
 
 MOUNT: Final = {"name": "certificates", "mountPath": CERTIFICATES_DIR, "readOnly": True}
 ZOOKEEPER_FILE: Final = f"{cluster_secrets.ZOOKEEPER}.pem"
@@ -72,12 +70,16 @@ def zookeeper_digest(listed: Listed, cluster: str) -> str:
     return digest(files)
 
 
-def broker_names(cluster: BrokerCluster, broker: int, advertised: Advertised) -> list[str]:
-    """The host names and addresses of a broker and of the bootstrap service, for its certificate."""
+def broker_names(
+    cluster: BrokerCluster, broker: int, advertised: Advertised, bootstrap: Sequence[str] = ()
+) -> list[str]:
+    """The host names and addresses of a broker and of the bootstrap Services, for its certificate.
+    `bootstrap`: those of external listeners."""
     services = [bootstrap_host(cluster), broker_host(cluster, broker)]
     names = [name for service in services for name in (service.removesuffix(".svc"), service)]
-    names += [f"{service}.{_DOMAIN}" for service in services]
-    return [naming.bootstrap_name(cluster.metadata.name), *names, *(host for host, _ in advertised.values())]
+    names += [f"{service}.{CLUSTER_DOMAIN}" for service in services]
+    names += [*(host for host, _ in advertised.values()), *bootstrap]
+    return list(dict.fromkeys([naming.bootstrap_name(cluster.metadata.name), *names]))
 
 
 def data_of(listed: Listed) -> dict[str, Data]:

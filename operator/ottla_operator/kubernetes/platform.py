@@ -20,6 +20,7 @@ from ottla.security.tls import TlsSettings, client_context
 from ottla_operator.conditions import Finding
 from ottla_operator.kubernetes import (
     certificates,
+    external_access,
     listeners,
     manifests_brokers,
     manifests_zookeeper,
@@ -29,7 +30,8 @@ from ottla_operator.kubernetes import (
 )
 from ottla_operator.kubernetes.api import Api
 from ottla_operator.kubernetes.child_objects import ChildObjects
-from ottla_operator.kubernetes.listeners import AddressPending, Advertised
+from ottla_operator.kubernetes.external_access import ROUTE_KINDS, TLS_ROUTE_API, AddressPending
+from ottla_operator.kubernetes.listeners import Advertised
 from ottla_operator.kubernetes.managed_fields import foreign_fields
 from ottla_operator.kubernetes.manifests_common import Images, Manifest, claim_owner, is_of_former
 from ottla_operator.kubernetes.observing import Object, annotations_of, name_of, uid_of
@@ -47,12 +49,12 @@ from ottla_operator.kubernetes.zookeeper_planning import (
 from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.cluster_secrets import plan_secrets, secret_names
 from ottla_operator.planning.fencing import fenced_brokers
-from ottla_operator.planning.listener_security import broker_subject
+from ottla_operator.planning.listener_security import broker_subject, listeners_of
 from ottla_operator.planning.observed import BrokerInstance, ZooKeeperServer, ZooKeeperState
 from ottla_operator.planning.revision import RESTART_OF_BROKER
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import ListenerStatus
+from ottla_operator.resources.cluster import Listener, ListenerStatus
 from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION, RESTART_POD_ANNOTATION
 
 
@@ -91,11 +93,13 @@ class KubernetesPlatform:
         return manifests_brokers.bootstrap_servers(cluster)
 
     def listeners(self, cluster: BrokerCluster) -> list[ListenerStatus]:
-        listed = self._objects.listed
-        outside = [
-            listeners.advertised_in_config(listed, cluster, broker) for broker in sorted(self._configs())
-        ]
-        return listeners.listener_statuses(cluster, outside, certificates.trusted(listed, self._name))
+        listed, bootstrap = self._objects.listed, {}
+        for listener in listeners_of(cluster):
+            try:
+                bootstrap[listener.name] = self._bootstrap(cluster, listener)
+            except AddressPending:
+                continue
+        return listeners.listener_statuses(cluster, bootstrap, certificates.trusted(listed, self._name))
 
     def client_properties(self) -> Mapping[str, str]:
         """The client properties of the operator's connections, from the Secrets of the last observation."""
@@ -118,7 +122,8 @@ class KubernetesPlatform:
     # ---- observing
 
     async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]:
-        await self._objects.list(secrets=cluster.spec.is_secured)
+        routes = {ROUTE_KINDS[each.type] for each in listeners_of(cluster) if each.type in ROUTE_KINDS}
+        await self._objects.list(secrets=cluster.spec.is_secured, optional=routes)
         self._wait_for_deletion(cluster)
         await self._find_relabelled()
         if _needs_nodes(cluster):
@@ -336,21 +341,42 @@ class KubernetesPlatform:
         return TlsSettings.of(self.client_properties().get)
 
     async def _ensure_external(self, cluster: BrokerCluster, ensured: Ensured) -> None:
+        """Services, Ingresses and TLSRoutes of the listeners, and the bootstrap Service, which has the node
+        ports of the others."""
+        wanted = external_access.build_access(cluster, self._objects.listed, self._brokers_wanted(cluster))
+        unavailable = self._objects.unavailable
+        for kind in sorted({manifest["kind"] for manifest in wanted}.intersection(unavailable)):
+            ensured.failures.append(_kind_missing(kind, unavailable[kind]))
+        for manifest in wanted:
+            if manifest["kind"] not in unavailable:
+                await ensured.attempt(self._objects.ensure(manifest))
         listed = self._objects.listed
-        brokers = self._brokers_wanted(cluster)
-        for manifest in listeners.build_external_services(cluster, listed, brokers):
-            await ensured.attempt(self._objects.ensure(manifest))
+        ports = external_access.node_ports_annotation(cluster, listed, wanted)
+        service = manifests_brokers.build_bootstrap_service(cluster, ports)
+        await ensured.attempt(self._objects.ensure(service))
 
-        async def delete(service: str) -> str:
-            await self._objects.delete("Service", service)
-            return f"delete Service {service}"
+        async def delete(kind: str, name: str) -> str:
+            await self._objects.delete(kind, name)
+            return f"delete {kind} {name}"
 
-        for service in listeners.obsolete_external_services(cluster, listed, brokers):
-            await ensured.attempt(delete(service))
+        for kind, name in external_access.obsolete(cluster, listed, wanted):
+            await ensured.attempt(delete(kind, name))
+        for listener in listeners.external_listeners(cluster):
+            try:
+                self._bootstrap(cluster, listener)
+            except AddressPending as pending:
+                message = f"the bootstrap of listener {listener.name}: {pending}"
+                ensured.failures.append(StepFailed("AddressPending", message))
 
-    def _brokers_wanted(self, cluster: BrokerCluster) -> int:
-        """The number of brokers, including those that leave and are not removed yet."""
-        return max([cluster.spec.replicas, *(broker + 1 for broker in self._configs())])
+    def _brokers_wanted(self, cluster: BrokerCluster) -> list[int]:
+        """The ids of all brokers, including those that leave and are not removed yet."""
+        return sorted({*range(cluster.spec.replicas), *self._configs()})
+
+    def _bootstrap(self, cluster: BrokerCluster, listener: Listener) -> list[tuple[str, int]]:
+        """The bootstrap servers of a listener. Raises AddressPending."""
+        return external_access.bootstrap_addresses(
+            cluster, listener, sorted(self._configs()), self._objects.listed, self._nodes
+        )
 
     async def _ensure_certificates(self, cluster: BrokerCluster, ensured: Ensured) -> bool:
         """Returns whether all Secrets exist. The first failure ends it: certificates are signed with the keys
@@ -367,7 +393,7 @@ class KubernetesPlatform:
                 return False
         names = {
             naming.broker_pod(self._name, broker): self._names_of(cluster, broker)
-            for broker in range(self._brokers_wanted(cluster))
+            for broker in self._brokers_wanted(cluster)
         }
         found = certificates.data_of(self._objects.listed)
         servers = manifests_zookeeper.server_names(cluster)
@@ -391,11 +417,10 @@ class KubernetesPlatform:
         return f"{what} ({'; '.join(why)})" if what and why else what
 
     def _names_of(self, cluster: BrokerCluster, broker: int) -> list[str]:
-        try:
-            addresses = self._advertised(cluster, broker)
-        except AddressPending:
-            addresses = {}
-        return certificates.broker_names(cluster, broker, addresses)
+        listed, nodes = self._objects.listed, self._nodes
+        addresses = external_access.known_addresses(cluster, broker, listed, nodes)
+        bootstrap = external_access.bootstrap_names(cluster, sorted(self._configs()), listed, nodes)
+        return certificates.broker_names(cluster, broker, addresses, bootstrap)
 
     async def _ensure_racks(self, cluster: BrokerCluster, ensured: Ensured) -> None:
         rack = cluster.spec.rack
@@ -567,13 +592,13 @@ class KubernetesPlatform:
             addresses = self._advertised(cluster, broker)
         except AddressPending as error:
             raise StepFailed("AddressPending", f"broker {broker}: {error}") from None
-        annotations = {**listeners.advertised_annotation(addresses), **(replaced or {})}
+        annotations = {**external_access.advertised_annotation(addresses), **(replaced or {})}
         return manifests_brokers.build_broker_config(
             cluster, broker, launch, self._zookeeper, advertised=addresses, annotations=annotations
         )
 
     def _advertised(self, cluster: BrokerCluster, broker: int) -> Advertised:
-        return listeners.advertised_addresses(cluster, broker, self._objects.listed, self._nodes)
+        return external_access.advertised_addresses(cluster, broker, self._objects.listed, self._nodes)
 
     def _is_address_pending(self, cluster: BrokerCluster, broker: int) -> bool:
         try:
@@ -585,10 +610,9 @@ class KubernetesPlatform:
     def _has_moved(self, cluster: BrokerCluster, broker: int) -> bool:
         """Whether the broker's external addresses differ from the advertised ones; False while they are
         unknown."""
-        if not listeners.external_listeners(cluster):
-            return False
         try:
-            return listeners.addresses_changed(self._configs().get(broker), self._advertised(cluster, broker))
+            addresses = self._advertised(cluster, broker)
+            return external_access.addresses_changed(self._configs().get(broker), addresses)
         except AddressPending:
             return False
 
@@ -613,6 +637,12 @@ class KubernetesPlatform:
         pod = self._pods().get(broker)
         if pod is not None and not pod["metadata"].get("deletionTimestamp"):
             await self._objects.delete_pod(pod)
+
+
+def _kind_missing(kind: str, message: str) -> StepFailed:
+    """Of a kind that the API server does not serve, or that the operator may not list."""
+    hint = f"; tlsroute needs the Gateway API, 1.5 or newer ({TLS_ROUTE_API})" if kind == "TLSRoute" else ""
+    return StepFailed(f"{kind}NotAvailable", f"{kind}: {message}{hint}")
 
 
 _NO_DEFAULT_CLASS = "it names no StorageClass, and the Kubernetes cluster has no default one"
