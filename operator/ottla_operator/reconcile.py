@@ -194,9 +194,8 @@ class Reconciler:
         placement: Placement = plan.placement
         busy = {key for step in plan.steps if isinstance(step, Reassign) for key in step.assignment}
         topics = [r for r in members if isinstance(r, Topic)]
-        topic_plans = plan_topics(
-            topics, observed, placement, Defaults.of({**target.properties, **target.live}), busy
-        )
+        of_brokers = Defaults.of({**target.properties, **target.live})
+        topic_plans = plan_topics(topics, observed, placement, of_brokers, busy, cluster.spec.topic_defaults)
         quotas = [r for r in members if isinstance(r, Quota)]
         quota_plans = plan_quotas(quotas, observed, placement.usable, cluster)
         users = [r for r in members if isinstance(r, User)]

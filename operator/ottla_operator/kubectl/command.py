@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import yaml
 
 from ottla_operator.conditions import iso_time
+from ottla_operator.kubectl.adopting import ExistingTopic, plan_adoption
 from ottla_operator.kubectl.rebalance_table import rebalance_text
 from ottla_operator.kubectl.report import Part, Report, archive
 from ottla_operator.kubectl.screen import overview, screen
@@ -56,11 +58,16 @@ class Kubectl:
         """Append a global flag; kubectl uses the last one of a name."""
         self._command += [f"--{name}", value]
 
-    def run(self, *arguments: str) -> str:
+    def run(self, *arguments: str, stdin: str | None = None) -> str:
         """The output of a kubectl command. Raises ClickException with its error."""
         try:
             done = subprocess.run(
-                [*self._command, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+                [*self._command, *arguments],
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_S,
+                check=False,
+                input=stdin,
             )
         except subprocess.TimeoutExpired:
             raise click.ClickException(f"kubectl {arguments[0]} timed out after {_TIMEOUT_S} s") from None
@@ -432,6 +439,12 @@ def shell(kubectl: Kubectl, cluster: str, command: tuple[str, ...]) -> None:
 
     With COMMAND that one, else a shell that reads commands until Ctrl-D. The broker is a super user.
     """
+    terminal = ["-t"] if sys.stdin.isatty() and sys.stdout.isatty() else []
+    kubectl.exec(*_in_broker(kubectl, cluster, "-i", *terminal), *(command or ("shell",)))
+
+
+def _in_broker(kubectl: Kubectl, cluster: str, *flags: str) -> list[str]:
+    """The arguments of kubectl that run `ottla` in a ready broker of the cluster, as that broker."""
     selector = f"{CLUSTER_LABEL}={cluster},{GROUP}/component=broker"
     ready = [
         pod["metadata"]["name"]
@@ -440,13 +453,83 @@ def shell(kubectl: Kubectl, cluster: str, command: tuple[str, ...]) -> None:
     ]
     if not ready:
         raise click.ClickException(f"no broker of {cluster} is ready")
-    pod = ready[0]
-    terminal = ["-t"] if sys.stdin.isatty() and sys.stdout.isatty() else []
-    config = f"OTTLA_COMMAND_CONFIG={CONFIG_DIR}/{pod}/{PROPERTIES}"
-    kubectl.exec(
-        *("exec", "-i", *terminal, pod, "-c", "broker", "--", "env", config, "ottla"),
-        *(command or ("shell",)),
+    config = f"OTTLA_COMMAND_CONFIG={CONFIG_DIR}/{ready[0]}/{PROPERTIES}"
+    return ["exec", *flags, ready[0], "-c", "broker", "--", "env", config, "ottla"]
+
+
+@main.command()
+@_global_flags
+@click.argument("cluster")
+@click.argument("topics", metavar="[TOPIC…]", nargs=-1)
+@click.option("--all", "all_topics", is_flag=True, help="All topics that no resource manages.")
+@click.option("--hidden", is_flag=True, help="With --all: also topics whose name starts with _ or a dot.")
+@click.option(
+    "--reclaim-policy",
+    type=click.Choice(["Retain", "Delete"]),
+    default="Retain",
+    show_default=True,
+    help="Delete: the deletion of a created resource deletes its topic and the records.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be created.")
+@click.option(
+    "-o", "--output", type=click.Choice(["yaml"]), help="Print the resources as YAML; create nothing."
+)
+@click.pass_obj
+def adopt(
+    kubectl: Kubectl,
+    cluster: str,
+    topics: tuple[str, ...],
+    all_topics: bool,
+    hidden: bool,
+    reclaim_policy: str,
+    dry_run: bool,
+    output: str | None,
+) -> None:
+    """Create Topic resources for topics of CLUSTER that no resource manages: those named, or --all.
+
+    Each states the partitions, replicas and settings that its topic has, which therefore does not change.
+    """
+    if bool(topics) == all_topics:
+        raise click.UsageError("name topics, or give --all")
+    found = kubectl.items(_PLURAL, cluster)[0]
+    existing = _existing_topics(kubectl, cluster)
+    for missing in sorted({*topics} - {topic.name for topic in existing}):
+        raise click.ClickException(f"{cluster} has no topic {missing}")
+    wanted = [topic for topic in existing if all_topics or topic.name in topics]
+    resources = kubectl.items(f"{KINDS['Topic'].definition.plural}.{GROUP}")
+    adoption = plan_adoption(
+        found, wanted, resources, hidden=hidden or not all_topics, reclaim_policy=reclaim_policy
     )
+    if output:
+        click.echo(yaml.safe_dump_all(adoption.manifests, sort_keys=False), nl=False)
+        return
+    if adoption.manifests and not dry_run:
+        kubectl.run("create", "-f", "-", stdin=yaml.safe_dump_all(adoption.manifests))
+    for manifest in adoption.manifests:
+        name, spec = manifest["metadata"]["name"], manifest["spec"]
+        topic = spec.get("topicName", name)
+        shown = f"{topic}: {'would be' if dry_run else 'is'} Topic/{name}"
+        click.echo(f"{shown}, {spec['partitions']} partitions of {spec['replicas']} replicas")
+        for setting, value in adoption.changed.get(topic, {}).items():
+            click.echo(f"{topic}: the cluster's topicDefaults set {setting}={value}")
+    for topic, reason in adoption.left_out.items():
+        click.echo(f"{topic}: left out, {reason}")
+    if not adoption.manifests:
+        click.echo("nothing to adopt")
+
+
+def _existing_topics(kubectl: Kubectl, cluster: str) -> list[ExistingTopic]:
+    """The topics in Kafka, as a broker describes them."""
+    command = _in_broker(kubectl, cluster)
+    listed = json.loads(kubectl.run(*command, "topics", "list", "--internal", "-o", "json"))
+    described = json.loads(kubectl.run(*command, "topics", "describe", "--with-settings", "-o", "json"))
+    settings = {topic["topic"]: topic["settings"] for topic in described}
+    return [
+        ExistingTopic(
+            topic["topic"], topic["partitions"], topic["replicas"], settings.get(topic["topic"], {})
+        )
+        for topic in listed
+    ]
 
 
 @main.command()

@@ -8,11 +8,12 @@ from each other.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.observing import Object, annotations_of
+from ottla_operator.planning.cluster_secrets import listener_file
 from ottla_operator.planning.listener_security import (
     REPLICATION,
     SecurityFiles,
@@ -83,6 +84,7 @@ def listener_settings(cluster: BrokerCluster, broker: int, advertised: Advertise
         f"{CERTIFICATES_DIR}/{naming.broker_pod(cluster.metadata.name, broker)}.pem",
         f"{CERTIFICATES_DIR}/{CLUSTER_CA}",
         f"{CERTIFICATES_DIR}/{CLIENTS_CA}",
+        lambda name: f"{CERTIFICATES_DIR}/{listener_file(name)}.pem",
     )
     return {
         "listeners": ",".join(f"{name}://0.0.0.0:{port}" for name, port, _ in own),
@@ -98,19 +100,37 @@ def _joined(address: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def listener_statuses(
-    cluster: BrokerCluster, bootstrap: Mapping[str, Sequence[tuple[str, int]]], certificates: str
-) -> list[ListenerStatus]:
-    """`status.listeners`. `bootstrap`: the bootstrap servers by listener; `certificates`: what clients trust,
-    PEM."""
-    return [
-        ListenerStatus(
-            name=listener.name,
-            bootstrap_servers=",".join(_joined(address) for address in bootstrap.get(listener.name, ())),
-            certificates=[certificates] if listener.tls and certificates else [],
-        )
-        for listener in listeners_of(cluster)
+def hosts_of(
+    cluster: BrokerCluster, listener: Listener, brokers: Mapping[int, Advertised], bootstrap: Sequence[str]
+) -> list[str]:
+    """Where clients of the listener connect to: host names and addresses. `brokers`: each one's external
+    addresses; `bootstrap`: the hosts of the bootstrap."""
+    own = [
+        advertised.get(listener.name, (broker_host(cluster, broker), 0))[0]
+        for broker, advertised in brokers.items()
     ]
+    return list(dict.fromkeys([*bootstrap, *own]))
+
+
+def listener_statuses(
+    cluster: BrokerCluster,
+    bootstrap: Mapping[str, Sequence[tuple[str, int]]],
+    trusted: Callable[[Listener], bytes],
+) -> list[ListenerStatus]:
+    """`status.listeners`. `bootstrap`: the bootstrap servers by listener; `trusted`: what clients trust,
+    PEM."""
+    found = []
+    for listener in listeners_of(cluster):
+        certificates = trusted(listener).decode() if listener.tls else ""
+        servers = ",".join(_joined(address) for address in bootstrap.get(listener.name, ()))
+        found.append(
+            ListenerStatus(
+                name=listener.name,
+                bootstrap_servers=servers,
+                certificates=[certificates] if certificates else [],
+            )
+        )
+    return found
 
 
 def addresses_in(config: Object) -> dict[str, tuple[str, int]]:

@@ -432,8 +432,8 @@ def build_network_policy(cluster: BrokerCluster, images: Images) -> Manifest:
 
 
 def build_children(cluster: BrokerCluster, images: Images, *, under_replicated: bool) -> list[Manifest]:
-    """All objects besides ConfigMaps, the StatefulSet and the Services for clients, in the order in which they
-    are needed."""
+    """All objects besides ConfigMaps, the StatefulSet and the Services for clients, in the order in which
+    they are needed."""
     return [
         build_service_account(cluster),
         build_headless_service(cluster),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -47,8 +48,9 @@ from ottla_operator.kubernetes.zookeeper_planning import (
     revision_of,
 )
 from ottla_operator.planning.certificates import RandomBytes
-from ottla_operator.planning.cluster_secrets import plan_secrets, secret_names
+from ottla_operator.planning.cluster_secrets import clients_trust, given_secrets, plan_secrets, secret_names
 from ottla_operator.planning.fencing import fenced_brokers
+from ottla_operator.planning.given_certificates import finding_of
 from ottla_operator.planning.listener_security import broker_subject, listeners_of
 from ottla_operator.planning.observed import BrokerInstance, ZooKeeperServer, ZooKeeperState
 from ottla_operator.planning.revision import RESTART_OF_BROKER
@@ -56,6 +58,8 @@ from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, S
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import Listener, ListenerStatus
 from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION, RESTART_POD_ANNOTATION
+
+log = logging.getLogger(__name__)
 
 
 class KubernetesPlatform:
@@ -93,13 +97,13 @@ class KubernetesPlatform:
         return manifests_brokers.bootstrap_servers(cluster)
 
     def listeners(self, cluster: BrokerCluster) -> list[ListenerStatus]:
-        listed, bootstrap = self._objects.listed, {}
-        for listener in listeners_of(cluster):
-            try:
-                bootstrap[listener.name] = self._bootstrap(cluster, listener)
-            except AddressPending:
-                continue
-        return listeners.listener_statuses(cluster, bootstrap, certificates.trusted(listed, self._name))
+        bootstrap = {
+            listener.name: self._known_bootstrap(cluster, listener) for listener in listeners_of(cluster)
+        }
+        data = certificates.data_of(self._objects.listed)
+        return listeners.listener_statuses(
+            cluster, bootstrap, lambda listener: clients_trust(cluster, listener, data)
+        )
 
     def client_properties(self) -> Mapping[str, str]:
         """The client properties of the operator's connections, from the Secrets of the last observation."""
@@ -126,6 +130,7 @@ class KubernetesPlatform:
         await self._objects.list(secrets=cluster.spec.is_secured, optional=routes)
         self._wait_for_deletion(cluster)
         await self._find_relabelled()
+        await self._find_given(cluster)
         if _needs_nodes(cluster):
             self._nodes = await self._objects.nodes()
         instances = observing.broker_instances(self._objects.listed, self._name, _known_hashes(cluster))
@@ -146,6 +151,15 @@ class KubernetesPlatform:
         )
         self._roles = await self._find_roles(cluster)
         return self._zookeeper_state(cluster), instances
+
+    async def _find_given(self, cluster: BrokerCluster) -> None:
+        """Find the Secrets of others. One that cannot be read counts as missing."""
+        for name in sorted(given_secrets(cluster) if cluster.spec.is_secured else ()):
+            if self._objects.listed.find("Secret", name) is None:
+                try:
+                    await self._objects.find_unlabelled("Secret", name)
+                except StepFailed as failure:
+                    log.warning("%s", failure.message)
 
     async def _find_relabelled(self) -> None:
         """Find pods and claims whose labels were changed: without its claim, a broker would count as one
@@ -253,7 +267,7 @@ class KubernetesPlatform:
         await ensured.attempt(self._ensure_set(cluster, launch))
         if self._zookeeper.sets_acls and certified and await ensured.attempt(self._set_node_acls(cluster)):
             await self._ensure_zookeeper(cluster, ServerStage.TLS, ensured)
-        ensured.findings = [*self._volume_findings(cluster), *self._objects.findings()]
+        ensured.findings += [*self._volume_findings(cluster), *self._objects.findings()]
         return ensured
 
     async def _ensure_zookeeper(self, cluster: BrokerCluster, stage: ServerStage, ensured: Ensured) -> None:
@@ -378,6 +392,12 @@ class KubernetesPlatform:
             cluster, listener, sorted(self._configs()), self._objects.listed, self._nodes
         )
 
+    def _known_bootstrap(self, cluster: BrokerCluster, listener: Listener) -> list[tuple[str, int]]:
+        try:
+            return self._bootstrap(cluster, listener)
+        except AddressPending:
+            return []
+
     async def _ensure_certificates(self, cluster: BrokerCluster, ensured: Ensured) -> bool:
         """Returns whether all Secrets exist. The first failure ends it: certificates are signed with the keys
         before them."""
@@ -397,7 +417,28 @@ class KubernetesPlatform:
         }
         found = certificates.data_of(self._objects.listed)
         servers = manifests_zookeeper.server_names(cluster)
-        planned = plan_secrets(cluster, names, found, self._clock_ms(), self._random_bytes, zookeeper=servers)
+        addresses = {
+            broker: self._known_addresses(cluster, broker) for broker in range(cluster.spec.replicas)
+        }
+        planned = plan_secrets(
+            cluster,
+            names,
+            found,
+            self._clock_ms(),
+            self._random_bytes,
+            zookeeper=servers,
+            hosts={
+                listener.name: listeners.hosts_of(
+                    cluster,
+                    listener,
+                    addresses,
+                    [host for host, _ in self._known_bootstrap(cluster, listener)],
+                )
+                for listener in cluster.spec.listeners
+            },
+            in_use=certificates.listeners_in_use(self._objects.listed, cluster),
+        )
+        ensured.findings += finding_of(planned.flaws)
         for name, data in planned.data.items():
             if not await ensured.attempt(
                 self._ensure_secret(cluster, name, data, planned.changes.get(name, ()))
@@ -418,9 +459,11 @@ class KubernetesPlatform:
 
     def _names_of(self, cluster: BrokerCluster, broker: int) -> list[str]:
         listed, nodes = self._objects.listed, self._nodes
-        addresses = external_access.known_addresses(cluster, broker, listed, nodes)
         bootstrap = external_access.bootstrap_names(cluster, sorted(self._configs()), listed, nodes)
-        return certificates.broker_names(cluster, broker, addresses, bootstrap)
+        return certificates.broker_names(cluster, broker, self._known_addresses(cluster, broker), bootstrap)
+
+    def _known_addresses(self, cluster: BrokerCluster, broker: int) -> Advertised:
+        return external_access.known_addresses(cluster, broker, self._objects.listed, self._nodes)
 
     async def _ensure_racks(self, cluster: BrokerCluster, ensured: Ensured) -> None:
         rack = cluster.spec.rack

@@ -156,8 +156,14 @@ class LocalPlatform:
     ) -> Ensured:
         if not cluster.spec.is_secured:
             return Ensured()
-        brokers = {*range(cluster.spec.replicas), *self._known()}
-        return Ensured(await self._secured.ensure_children(cluster, sorted(brokers), self._clock_ms()))
+        known = self._known()
+        brokers = {*range(cluster.spec.replicas), *known}
+        used = [
+            str(value)
+            for broker in known
+            for value in ((self._revision(broker) or {}).get("secured") or {}).values()
+        ]
+        return await self._secured.ensure_children(cluster, sorted(brokers), used, self._clock_ms())
 
     def _revision_file(self, broker: int) -> Path:
         return self.brokers_dir / str(broker) / "revision.json"

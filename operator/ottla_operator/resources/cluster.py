@@ -52,6 +52,7 @@ from ottla_operator.resources.settings import (
     is_connect_string,
     version_problem,
 )
+from ottla_operator.resources.topic import TopicDefaults, topic_settings_problems
 
 # Fields that only have an effect on Kubernetes; `ottla up` accepts and ignores them.
 KUBERNETES_ONLY = ("image", "rack", "resources", "template")
@@ -483,6 +484,9 @@ class BrokerClusterSpec(Model):
         default=None,
         description="The default quotas of client ids; removed with this field.",
     )
+    topic_defaults: TopicDefaults = Field(
+        default_factory=TopicDefaults, description="What holds for Topics that do not say it themselves."
+    )
 
     @property
     def is_secured(self) -> bool:
@@ -771,6 +775,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             if name.startswith(_ZOOKEEPER_SECURITY):
                 message = "is set by the operator for its own ZooKeeper; it is allowed with zookeeper.connect"
                 yield Problem(f"spec.config[{name}]", message)
+        yield from topic_settings_problems("spec.topicDefaults.config", self.spec.topic_defaults.config)
         yield from self._listener_problems()
         yield from self._security_problems()
         yield from pod_problems(self.spec.template.pod, "spec.template.pod", "broker")
@@ -858,6 +863,9 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 f"spec.config[{_MIN_ISR}]: {least} is more than spec.replicas, which is {brokers}: no write "
                 "with acks=all can succeed"
             )
+        wanted = self.spec.topic_defaults.replicas
+        if wanted is not None and wanted > brokers:
+            yield f"spec.topicDefaults.replicas: {wanted} is more than spec.replicas, which is {brokers}"
         for name, effect in _FACTORS.items():
             factor = int(settings.get(name, str(brokers)))
             if factor > brokers:
