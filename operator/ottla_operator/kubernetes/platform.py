@@ -53,7 +53,7 @@ from ottla_operator.planning.fencing import fenced_brokers
 from ottla_operator.planning.given_certificates import finding_of
 from ottla_operator.planning.listener_security import broker_subject, listeners_of
 from ottla_operator.planning.observed import BrokerInstance, ZooKeeperServer, ZooKeeperState
-from ottla_operator.planning.revision import RESTART_OF_BROKER
+from ottla_operator.planning.revision import RESTART_OF_BROKER, PerBroker
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import Listener, ListenerStatus
@@ -243,7 +243,7 @@ class KubernetesPlatform:
     # ---- objects around the brokers
 
     async def ensure_children(
-        self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
+        self, cluster: BrokerCluster, launches: PerBroker[BrokerLaunch], *, under_replicated: bool
     ) -> Ensured:
         surroundings = manifests_brokers.build_children(
             cluster, self._images, under_replicated=under_replicated
@@ -257,14 +257,14 @@ class KubernetesPlatform:
         # Servers restart with their certificates; without all Secrets, those are unknown.
         if cluster.spec.zookeeper.connect is None and certified:
             await self._ensure_zookeeper(cluster, self._zookeeper.servers, ensured)
-        await self._ensure_configs(cluster, launch, ensured)
+        await self._ensure_configs(cluster, launches, ensured)
         await self._ensure_racks(cluster, ensured)
         if self._set is None:
-            await ensured.attempt(self._ensure_set(cluster, launch))
+            await ensured.attempt(self._ensure_set(cluster, launches.default))
         await self._check_classes(cluster, ensured)
         await self._own_claims(cluster, ensured)
         await self._grow_volumes(cluster, ensured)
-        await ensured.attempt(self._ensure_set(cluster, launch))
+        await ensured.attempt(self._ensure_set(cluster, launches.default))
         if self._zookeeper.sets_acls and certified and await ensured.attempt(self._set_node_acls(cluster)):
             await self._ensure_zookeeper(cluster, ServerStage.TLS, ensured)
         ensured.findings += [*self._volume_findings(cluster), *self._objects.findings()]
@@ -384,7 +384,7 @@ class KubernetesPlatform:
 
     def _brokers_wanted(self, cluster: BrokerCluster) -> list[int]:
         """The ids of all brokers, including those that leave and are not removed yet."""
-        return sorted({*range(cluster.spec.replicas), *self._configs()})
+        return sorted({*cluster.broker_ids, *self._configs()})
 
     def _bootstrap(self, cluster: BrokerCluster, listener: Listener) -> list[tuple[str, int]]:
         """The bootstrap servers of a listener. Raises AddressPending."""
@@ -417,9 +417,7 @@ class KubernetesPlatform:
         }
         found = certificates.data_of(self._objects.listed)
         servers = manifests_zookeeper.server_names(cluster)
-        addresses = {
-            broker: self._known_addresses(cluster, broker) for broker in range(cluster.spec.replicas)
-        }
+        addresses = {broker: self._known_addresses(cluster, broker) for broker in cluster.broker_ids}
         planned = plan_secrets(
             cluster,
             names,
@@ -477,7 +475,9 @@ class KubernetesPlatform:
         await self._objects.patch("Pod", pod, patch, "RackNotTold")
         return f"annotate pod {name_of(pod)} with its rack"
 
-    async def _ensure_configs(self, cluster: BrokerCluster, launch: BrokerLaunch, ensured: Ensured) -> None:
+    async def _ensure_configs(
+        self, cluster: BrokerCluster, launches: PerBroker[BrokerLaunch], ensured: Ensured
+    ) -> None:
         """Restore ConfigMaps of the current revision, and create missing ones of existing pods. The revision
         of such a pod is taken from the status; if it is unknown, the pod is restarted in the next roll. What
         else is to change waits for the broker's restart."""
@@ -485,11 +485,12 @@ class KubernetesPlatform:
         for broker, pod in self._pods().items():
             if broker in configs or pod["metadata"].get("deletionTimestamp"):
                 continue
+            launch = launches.of(broker)
             running = known.get(broker) or observing.UNKNOWN_HASH
             replaced = None if running == launch.config_hash else _replaced(pod, running, {})
             await ensured.attempt(self._ensure_config(cluster, broker, launch, replaced))
         for broker, config in configs.items():
-            annotations = annotations_of(config)
+            annotations, launch = annotations_of(config), launches.of(broker)
             if annotations.get(naming.HASH_ANNOTATION) != launch.config_hash:
                 continue
             if not self._has_moved(cluster, broker) and not self._is_address_pending(cluster, broker):
@@ -617,7 +618,7 @@ class KubernetesPlatform:
         """Write the broker's ConfigMap and the set's template, then delete a pod of another revision."""
         pod, config = self._pods().get(broker), self._configs().get(broker)
         running, settings = observing.runs_with(pod, config)
-        if broker in fenced_brokers(cluster.metadata.annotations, cluster.spec.replicas)[0]:
+        if broker in fenced_brokers(cluster.metadata.annotations, cluster.broker_ids)[0]:
             launch = _fenced(launch)
         fenced = settings.get(observing.FENCED) != launch.static.get(observing.FENCED)
         stale = running != launch.config_hash or fenced or self._has_moved(cluster, broker)

@@ -141,10 +141,9 @@ class LocalSecurity:
 
     def listeners(self, cluster: BrokerCluster) -> Sequence[ListenerStatus]:
         """`status.listeners`: the bootstrap servers and trusted certificates of each listener."""
-        brokers = range(cluster.spec.replicas)
         found = []
         for number, listener in enumerate(listeners_of(cluster)):
-            ports = [self.client_ports(cluster, broker)[number] for broker in brokers]
+            ports = [self.client_ports(cluster, broker)[number] for broker in cluster.broker_ids]
             trusted = [data] if listener.tls and (data := self._trusted(cluster, listener)) else []
             servers = ",".join(f"{self._host}:{port}" for port in ports)
             found.append(ListenerStatus(name=listener.name, bootstrap_servers=servers, certificates=trusted))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from ottla_operator.resources.common import (
     AGE,
@@ -496,6 +497,20 @@ class BrokerClusterSpec(Model):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class PoolBrokers:
+    """The brokers of a BrokerPool, beside those of the cluster's own pool."""
+
+    name: str
+    brokers: tuple[int, ...]
+    """The ids of those that are to stay or to come."""
+    leaving: tuple[int, ...]
+    """The ids of those that exist and are to leave."""
+    spec: BrokerClusterSpec
+    """The spec of the cluster, with the pool's values in it."""
+    rack: str | None = None
+
+
 class BrokerStatus(Model):
     id: int = Field(description="The broker's id.")
     pod_name: str = Field(default="", description="The broker's pod or process.")
@@ -743,6 +758,33 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
     kind: Literal["BrokerCluster"]
     status: BrokerClusterStatus = Field(default_factory=BrokerClusterStatus)
 
+    _pools: tuple[PoolBrokers, ...] = PrivateAttr(default=())
+
+    @property
+    def pools(self) -> tuple[PoolBrokers, ...]:
+        """The BrokerPools, once it is known which brokers they have (`planning.pools`)."""
+        return self._pools
+
+    def with_pools(self, pools: Sequence[PoolBrokers]) -> BrokerCluster:
+        """This cluster with the brokers of these pools."""
+        cluster = self.model_copy()
+        cluster._pools = tuple(pools)
+        return cluster
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        """The ids of all brokers that the cluster is to have."""
+        return (*range(self.spec.replicas), *sorted(b for pool in self._pools for b in pool.brokers))
+
+    def pool_of(self, broker: int) -> PoolBrokers | None:
+        """The BrokerPool of a broker; None for one of the cluster's own pool, or of a deleted BrokerPool."""
+        return next((pool for pool in self._pools if broker in (*pool.brokers, *pool.leaving)), None)
+
+    def of_broker(self, broker: int) -> BrokerCluster:
+        """This cluster, with the values of the broker's pool in its spec."""
+        pool = self.pool_of(broker)
+        return self if pool is None else self.model_copy(update={"spec": pool.spec})
+
     def may_roll_to(self, revision: str) -> bool:
         """Whether the strategy allows a roll to this revision. An approval names one or several."""
         approved = self.metadata.annotations.get(APPROVE_ANNOTATION, "")
@@ -808,7 +850,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 listener.type,
                 tls=listener.tls,
                 configuration=listener.configuration,
-                brokers=range(self.spec.replicas),
+                brokers=self.broker_ids,
             )
             for path, message in (*found, *peer_problems(listener.network_policy_peers)):
                 yield Problem(f"spec.listeners[{n}].{path}", message)
@@ -854,10 +896,10 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         _, warnings = broker_settings_problems(settings)
         yield from (f"spec.config: {warning}" for warning in warnings)
         for n, listener in enumerate(self.spec.listeners):
-            for broker in unused_brokers(listener.configuration, range(self.spec.replicas)):
+            for broker in unused_brokers(listener.configuration, self.broker_ids):
                 yield f"spec.listeners[{n}].configuration.brokers: there is no broker {broker}"
         least = int(settings.get(_MIN_ISR, "1"))
-        brokers = self.spec.replicas
+        brokers = len(self.broker_ids)
         if least > brokers:
             yield (
                 f"spec.config[{_MIN_ISR}]: {least} is more than spec.replicas, which is {brokers}: no write "
