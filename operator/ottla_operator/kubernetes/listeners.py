@@ -13,7 +13,7 @@ from typing import Final
 
 from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.observing import Object, annotations_of
-from ottla_operator.planning.cluster_secrets import listener_file
+from ottla_operator.planning.cluster_secrets import CLIENTS_CA, CLUSTER_CA, listener_file
 from ottla_operator.planning.listener_security import (
     REPLICATION,
     SecurityFiles,
@@ -31,7 +31,6 @@ METRICS_NAME: Final = "tcp-prometheus"
 CERTIFICATES_DIR: Final = "/etc/ottla-certificates"
 CLUSTER_DOMAIN: Final = "cluster.local"
 """The default domain of Kubernetes clusters."""
-CLUSTER_CA, CLIENTS_CA = "cluster-ca.crt", "clients-ca.crt"
 
 Advertised = Mapping[str, tuple[str, int]]
 """The address of a broker for external clients, by listener name."""
