@@ -50,7 +50,7 @@ def structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str,
     }
     variants = [variant for variant in schema.get("anyOf") or () if variant.get("type") != "null"]
     if "x-kubernetes-int-or-string" in extensions:
-        kept = {name: schema[name] for name in ("description", "pattern", "minimum") if name in schema}
+        kept: dict[str, Any] = {n: schema[n] for n in ("description", "pattern", "minimum") if n in schema}
         return {**kept, **extensions}
     if variants:
         assert len(variants) == 1, f"a structural schema has one type: {schema}"

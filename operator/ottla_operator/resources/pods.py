@@ -190,7 +190,7 @@ class VolumeMount(PodModel):
 
     name: Name = Field(description="A volume of this template.")
     mount_path: str = Field(
-        max_length=512, description="The absolute path in the container; not one that the operator uses."
+        max_length=256, description="The absolute path in the container; not one that the operator uses."
     )
     sub_path: str | None = Field(default=None, description="The path in the volume. Default: its root.")
     read_only: bool | None = Field(
@@ -285,7 +285,7 @@ class Container(PodModel):
     working_dir: str | None = Field(
         default=None, description="The working directory of a sidecar. Default: that of its image."
     )
-    env: list[Variable] = Field(default_factory=list, max_length=1000, description="Environment variables.")
+    env: list[Variable] = Field(default_factory=list, max_length=500, description="Environment variables.")
     env_from: list[VariablesSource] = Field(
         default_factory=list, description="Sources of further environment variables."
     )
@@ -294,7 +294,7 @@ class Container(PodModel):
         default_factory=dict, description="Requests and limits of a sidecar, as in Kubernetes. Default: none."
     )
     volume_mounts: list[VolumeMount] = Field(
-        default_factory=list, max_length=100, description="Volumes of this template in the container."
+        default_factory=list, max_length=64, description="Volumes of this template in the container."
     )
     startup_probe: FreeForm | None = Field(
         default=None, description="The startup probe of a sidecar, as in Kubernetes. Default: none."
@@ -376,15 +376,15 @@ class PodSpec(PodModel):
     termination_grace_period_seconds: int | None = Field(
         default=None, ge=1, description="Seconds from SIGTERM to SIGKILL. Default: 30 for brokers."
     )
-    volumes: list[Volume] = Field(default_factory=list, max_length=100, description="Additional volumes.")
+    volumes: list[Volume] = Field(default_factory=list, max_length=64, description="Additional volumes.")
     containers: list[Container] = Field(
         default_factory=list,
-        max_length=32,
+        max_length=16,
         description="The operator's container by its name, with additions; and sidecars, if the operator "
         "allows them.",
     )
     init_containers: list[InitContainer] = Field(
-        default_factory=list, max_length=32, description="Init containers, if the operator allows sidecars."
+        default_factory=list, max_length=16, description="Init containers, if the operator allows sidecars."
     )
 
 
