@@ -7,13 +7,13 @@ the spec never disconnects brokers from each other.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.manifests_common import Manifest, build, digest
 from ottla_operator.kubernetes.observing import Listed, Object, annotations_of
-from ottla_operator.planning.cluster_secrets import listener_file
+from ottla_operator.planning.cluster_secrets import CLIENTS_CA, CLUSTER_CA, listener_file
 from ottla_operator.planning.listener_security import (
     REPLICATION,
     SecurityFiles,
@@ -34,7 +34,6 @@ REPLICATION_PORT: Final = INTER_BROKER_PORT
 METRICS_NAME: Final = METRICS_PORT_NAME
 """The name of the pods' port of /metrics; the same as Strimzi's."""
 CERTIFICATES_DIR: Final = "/etc/ottla-certificates"
-CLUSTER_CA, CLIENTS_CA = "cluster-ca.crt", "clients-ca.crt"
 
 Advertised = Mapping[str, tuple[str, int]]
 """The address of a broker for external clients, by listener name."""
@@ -149,12 +148,14 @@ def _service_name(cluster: str, broker: int, listener: str) -> str:
     return name if len(name) <= _SERVICE_NAME_MAX else f"{name[: _SERVICE_NAME_MAX - 11]}-{digest(name)}"
 
 
-def build_external_services(cluster: BrokerCluster, listed: Listed, brokers: int) -> list[Manifest]:
-    """A Service for each external listener of each of the brokers 0 to `brokers` - 1."""
+def build_external_services(
+    cluster: BrokerCluster, listed: Listed, brokers: Collection[int]
+) -> list[Manifest]:
+    """A Service for each external listener of each of the `brokers`."""
     return [
         _service(cluster, broker, listener, advertised_in_config(listed, cluster, broker).get(listener.name))
         for listener in external_listeners(cluster)
-        for broker in range(brokers)
+        for broker in brokers
     ]
 
 
@@ -185,13 +186,11 @@ def _service(
     )
 
 
-def obsolete_external_services(cluster: BrokerCluster, listed: Listed, brokers: int) -> list[str]:
+def obsolete_external_services(cluster: BrokerCluster, listed: Listed, brokers: Collection[int]) -> list[str]:
     """Names of Services whose listener or broker no longer exists."""
     name = cluster.metadata.name
     wanted = {
-        _service_name(name, broker, one.name)
-        for one in external_listeners(cluster)
-        for broker in range(brokers)
+        _service_name(name, broker, one.name) for one in external_listeners(cluster) for broker in brokers
     }
     prefix = f"{name}-broker-"
     return [

@@ -46,16 +46,24 @@ from ottla_operator.kubernetes.zookeeper_planning import (
     revision_of,
 )
 from ottla_operator.planning.certificates import RandomBytes
-from ottla_operator.planning.cluster_secrets import clients_trust, given_secrets, plan_secrets, secret_names
+from ottla_operator.planning.cluster_secrets import (
+    authorities,
+    clients_trust,
+    generated_authorities,
+    given_secrets,
+    plan_secrets,
+    renewable_secrets,
+    secret_names,
+)
 from ottla_operator.planning.fencing import fenced_brokers
-from ottla_operator.planning.given_certificates import finding_of
+from ottla_operator.planning.given_certificates import Flaw, finding_of
 from ottla_operator.planning.listener_security import broker_subject
 from ottla_operator.planning.observed import BrokerInstance, ZooKeeperServer, ZooKeeperState
-from ottla_operator.planning.revision import RESTART_OF_BROKER
+from ottla_operator.planning.revision import RESTART_OF_BROKER, PerBroker
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ListenerStatus
-from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION, RESTART_POD_ANNOTATION
+from ottla_operator.resources.common import RENEW_ANNOTATION, REPLACE_KEY_ANNOTATION, RESTART_POD_ANNOTATION
 
 log = logging.getLogger(__name__)
 
@@ -241,7 +249,7 @@ class KubernetesPlatform:
     # ---- objects around the brokers
 
     async def ensure_children(
-        self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
+        self, cluster: BrokerCluster, launches: PerBroker[BrokerLaunch], *, under_replicated: bool
     ) -> Ensured:
         surroundings = manifests_brokers.build_children(
             cluster, self._images, under_replicated=under_replicated
@@ -255,14 +263,14 @@ class KubernetesPlatform:
         # Servers restart with their certificates; without all Secrets, those are unknown.
         if cluster.spec.zookeeper.connect is None and certified:
             await self._ensure_zookeeper(cluster, self._zookeeper.servers, ensured)
-        await self._ensure_configs(cluster, launch, ensured)
+        await self._ensure_configs(cluster, launches, ensured)
         await self._ensure_racks(cluster, ensured)
         if self._set is None:
-            await ensured.attempt(self._ensure_set(cluster, launch))
+            await ensured.attempt(self._ensure_set(cluster, launches.default))
         await self._check_classes(cluster, ensured)
         await self._own_claims(cluster, ensured)
         await self._grow_volumes(cluster, ensured)
-        await ensured.attempt(self._ensure_set(cluster, launch))
+        await ensured.attempt(self._ensure_set(cluster, launches.default))
         if self._zookeeper.sets_acls and certified and await ensured.attempt(self._set_node_acls(cluster)):
             await self._ensure_zookeeper(cluster, ServerStage.TLS, ensured)
         ensured.findings += [*self._volume_findings(cluster), *self._objects.findings()]
@@ -365,9 +373,9 @@ class KubernetesPlatform:
         for service in listeners.obsolete_external_services(cluster, listed, brokers):
             await ensured.attempt(delete(service))
 
-    def _brokers_wanted(self, cluster: BrokerCluster) -> int:
-        """The number of brokers, including those that leave and are not removed yet."""
-        return max([cluster.spec.replicas, *(broker + 1 for broker in self._configs())])
+    def _brokers_wanted(self, cluster: BrokerCluster) -> list[int]:
+        """The ids of all brokers, including those that leave and are not removed yet."""
+        return sorted({*cluster.broker_ids, *self._configs()})
 
     async def _ensure_certificates(self, cluster: BrokerCluster, ensured: Ensured) -> bool:
         """Returns whether all Secrets exist. The first failure ends it: certificates are signed with the keys
@@ -379,18 +387,20 @@ class KubernetesPlatform:
                 self._objects.find_unlabelled("Secret", name)
             ):
                 return False
-        for name in certificates.keys_to_replace(self._objects.listed, self._name):
+        listed = self._objects.listed
+        for name in certificates.annotated(listed, generated_authorities(cluster), REPLACE_KEY_ANNOTATION):
             if not await ensured.attempt(self._delete_key(name)):
                 return False
         names = {
             naming.broker_pod(self._name, broker): self._names_of(cluster, broker)
-            for broker in range(self._brokers_wanted(cluster))
+            for broker in self._brokers_wanted(cluster)
         }
         found = certificates.data_of(self._objects.listed)
         servers = manifests_zookeeper.server_names(cluster)
         addresses = {
             broker: self._known_addresses(cluster, broker) for broker in range(cluster.spec.replicas)
         }
+        renew = certificates.annotated(self._objects.listed, renewable_secrets(cluster), RENEW_ANNOTATION)
         planned = plan_secrets(
             cluster,
             names,
@@ -403,14 +413,30 @@ class KubernetesPlatform:
                 for listener in cluster.spec.listeners
             },
             in_use=certificates.listeners_in_use(self._objects.listed, cluster),
+            renew=renew,
         )
-        ensured.findings += finding_of(planned.flaws)
+        given = [name for name in authorities(self._name) if name not in generated_authorities(cluster)]
+        ignored = [
+            Flaw("NotGenerated", f"Secret {name}: {REPLACE_KEY_ANNOTATION} is ignored, since {_GIVEN}")
+            for name in certificates.annotated(self._objects.listed, given, REPLACE_KEY_ANNOTATION)
+        ]
+        ensured.findings += finding_of([*planned.flaws, *ignored])
         for name, data in planned.data.items():
             if not await ensured.attempt(
                 self._ensure_secret(cluster, name, data, planned.changes.get(name, ()))
             ):
                 return False
+            if name in renew and name in planned.changes:
+                await ensured.attempt(self._renewed(name))
         return True
+
+    async def _renewed(self, name: str) -> str:
+        """Remove the request, which would be carried out again otherwise."""
+        live = self._objects.listed.find("Secret", name)
+        assert live is not None, f"Secret {name} was just applied"
+        patch = {"metadata": {"annotations": {RENEW_ANNOTATION: None}}}
+        await self._objects.patch("Secret", live, patch, "AnnotationNotRemoved")
+        return ""
 
     async def _delete_key(self, name: str) -> str:
         # A missing key is generated, also after an interruption at this point.
@@ -444,7 +470,9 @@ class KubernetesPlatform:
         await self._objects.patch("Pod", pod, patch, "RackNotTold")
         return f"annotate pod {name_of(pod)} with its rack"
 
-    async def _ensure_configs(self, cluster: BrokerCluster, launch: BrokerLaunch, ensured: Ensured) -> None:
+    async def _ensure_configs(
+        self, cluster: BrokerCluster, launches: PerBroker[BrokerLaunch], ensured: Ensured
+    ) -> None:
         """Restore ConfigMaps of the current revision, and create missing ones of existing pods. The revision
         of such a pod is taken from the status; if it is unknown, the pod is restarted in the next roll. What
         else is to change waits for the broker's restart."""
@@ -452,11 +480,12 @@ class KubernetesPlatform:
         for broker, pod in self._pods().items():
             if broker in configs or pod["metadata"].get("deletionTimestamp"):
                 continue
+            launch = launches.of(broker)
             running = known.get(broker) or observing.UNKNOWN_HASH
             replaced = None if running == launch.config_hash else _replaced(pod, running, {})
             await ensured.attempt(self._ensure_config(cluster, broker, launch, replaced))
         for broker, config in configs.items():
-            annotations = annotations_of(config)
+            annotations, launch = annotations_of(config), launches.of(broker)
             if annotations.get(naming.HASH_ANNOTATION) != launch.config_hash:
                 continue
             if not self._has_moved(cluster, broker) and not self._is_address_pending(cluster, broker):
@@ -584,7 +613,7 @@ class KubernetesPlatform:
         """Write the broker's ConfigMap and the set's template, then delete a pod of another revision."""
         pod, config = self._pods().get(broker), self._configs().get(broker)
         running, settings = observing.runs_with(pod, config)
-        if broker in fenced_brokers(cluster.metadata.annotations, cluster.spec.replicas)[0]:
+        if broker in fenced_brokers(cluster.metadata.annotations, cluster.broker_ids)[0]:
             launch = _fenced(launch)
         fenced = settings.get(observing.FENCED) != launch.static.get(observing.FENCED)
         stale = running != launch.config_hash or fenced or self._has_moved(cluster, broker)
@@ -650,6 +679,7 @@ class KubernetesPlatform:
             await self._objects.delete_pod(pod)
 
 
+_GIVEN = "generateCertificateAuthority is false: replace the key and the certificate themselves"
 _NO_DEFAULT_CLASS = "it names no StorageClass, and the Kubernetes cluster has no default one"
 
 # The revision hashes of a broker whose advertised addresses are outdated, and of one whose pod is annotated.

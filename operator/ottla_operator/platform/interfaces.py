@@ -24,6 +24,7 @@ from ottla_operator.planning.observed import (
     ZooKeeperState,
 )
 from ottla_operator.planning.pipeline_config import DriverLaunch
+from ottla_operator.planning.revision import PerBroker
 from ottla_operator.planning.steps import KafkaStep
 from ottla_operator.resources import AnyResource, BrokerCluster, Pipeline
 from ottla_operator.resources.cluster import ListenerStatus
@@ -112,7 +113,7 @@ class Platform(Protocol):
         ...
 
     async def ensure_children(
-        self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
+        self, cluster: BrokerCluster, launches: PerBroker[BrokerLaunch], *, under_replicated: bool
     ) -> Ensured:
         """Create and repair the objects around the brokers, without stopping any. Raises StepFailed when
         none of them can be."""

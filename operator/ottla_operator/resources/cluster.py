@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from ottla.metadata.inter_broker import VERSIONS
 from ottla_operator.resources.common import (
@@ -165,11 +166,16 @@ class Authorization(Model):
 
 
 class CertificateAuthority(Model):
-    """A certificate authority of the operator. The certificates that it signs have the same validity and
-    renewal."""
+    """A certificate authority. The certificates that it signs have the same validity and renewal."""
 
     model_config = rules(
         Rule("renewalDays must be below validityDays", "self.renewalDays < self.validityDays")
+    )
+
+    generate_certificate_authority: bool = Field(
+        default=True,
+        description="Whether the operator makes and renews the authority. false: its key and certificate are "
+        "those that others put into its two Secrets (ca.key and ca.crt).",
     )
 
     validity_days: int = Field(default=365, ge=1, le=36500, description="Days that certificates are valid.")
@@ -562,6 +568,20 @@ class BrokerClusterSpec(Model):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class PoolBrokers:
+    """The brokers of a BrokerPool, beside those of the cluster's own pool."""
+
+    name: str
+    brokers: tuple[int, ...]
+    """The ids of those that are to stay or to come."""
+    leaving: tuple[int, ...]
+    """The ids of those that exist and are to leave."""
+    spec: BrokerClusterSpec
+    """The spec of the cluster, with the pool's values in it."""
+    rack: str | None = None
+
+
 class BrokerStatus(Model):
     id: int = Field(description="The broker's id.")
     pod_name: str = Field(default="", description="The broker's pod or process.")
@@ -817,6 +837,33 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
     kind: Literal["BrokerCluster"]
     status: BrokerClusterStatus = Field(default_factory=BrokerClusterStatus)
 
+    _pools: tuple[PoolBrokers, ...] = PrivateAttr(default=())
+
+    @property
+    def pools(self) -> tuple[PoolBrokers, ...]:
+        """The BrokerPools, once it is known which brokers they have (`planning.pools`)."""
+        return self._pools
+
+    def with_pools(self, pools: Sequence[PoolBrokers]) -> BrokerCluster:
+        """This cluster with the brokers of these pools."""
+        cluster = self.model_copy()
+        cluster._pools = tuple(pools)
+        return cluster
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        """The ids of all brokers that the cluster is to have."""
+        return (*range(self.spec.replicas), *sorted(b for pool in self._pools for b in pool.brokers))
+
+    def pool_of(self, broker: int) -> PoolBrokers | None:
+        """The BrokerPool of a broker; None for one of the cluster's own pool, or of a deleted BrokerPool."""
+        return next((pool for pool in self._pools if broker in (*pool.brokers, *pool.leaving)), None)
+
+    def of_broker(self, broker: int) -> BrokerCluster:
+        """This cluster, with the values of the broker's pool in its spec."""
+        pool = self.pool_of(broker)
+        return self if pool is None else self.model_copy(update={"spec": pool.spec})
+
     def may_roll_to(self, revision: str) -> bool:
         """Whether the strategy allows a roll to this revision. An approval names one or several."""
         approved = self.metadata.annotations.get(APPROVE_ANNOTATION, "")
@@ -920,7 +967,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         _, warnings = broker_settings_problems(settings)
         yield from (f"spec.config: {warning}" for warning in warnings)
         least = int(settings.get(_MIN_ISR, "1"))
-        brokers = self.spec.replicas
+        brokers = len(self.broker_ids)
         if least > brokers:
             yield (
                 f"spec.config[{_MIN_ISR}]: {least} is more than spec.replicas, which is {brokers}: no write "
