@@ -62,6 +62,8 @@ class ReconcileResult:
     """The reasons of failed steps."""
     converged: bool = True
     """All resources are Ready: nothing is expected to change without an event."""
+    due_ms: int | None = None
+    """When something changes without an event: a maintenance window begins."""
 
     @property
     def idle(self) -> bool:
@@ -139,7 +141,13 @@ class StepExecutor:
         return ensured
 
     async def ensure_children(
-        self, cluster: BrokerCluster, target: Revision, observed: Observed, result: ReconcileResult
+        self,
+        cluster: BrokerCluster,
+        target: Revision,
+        observed: Observed,
+        result: ReconcileResult,
+        *,
+        hold_servers: bool = False,
     ) -> Ensured:
         """Create and repair the objects around the brokers, unless the resource is paused, unmanaged or
         deleted."""
@@ -149,7 +157,7 @@ class StepExecutor:
         lagging = any(partition.under_replicated for partition in observed.kafka.partitions())
         try:
             ensured = await self._platform.ensure_children(
-                cluster, launch_of(target), under_replicated=lagging
+                cluster, launch_of(target), under_replicated=lagging, hold_servers=hold_servers
             )
         except StepFailed as failure:
             ensured = Ensured(failures=[failure])

@@ -169,7 +169,12 @@ class SimulatedPlatform:
         return ""
 
     async def ensure_children(
-        self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
+        self,
+        cluster: BrokerCluster,
+        launch: BrokerLaunch,
+        *,
+        under_replicated: bool,
+        hold_servers: bool = False,
     ) -> Ensured:
         return Ensured()
 
