@@ -23,7 +23,7 @@ from ottla_operator.planning.pipelines import ClusterView, plan_pipeline
 from ottla_operator.planning.quotas import plan_quotas, quota_owns_default_client
 from ottla_operator.planning.rebalance_run import is_measured, question_of
 from ottla_operator.planning.restarts import handled_restarts
-from ottla_operator.planning.revision import Revision, plan_upgrade, target_revision
+from ottla_operator.planning.revision import PerBroker, Revision, plan_upgrade, target_revision
 from ottla_operator.planning.steps import Reassign, ResourcePlan, Step
 from ottla_operator.planning.throttle import Throttling, plan_throttle
 from ottla_operator.planning.topics import Defaults, plan_topics
@@ -86,11 +86,13 @@ class Reconciler:
             return result
         result.observed = observed
         traits = self._platform.traits(cluster)
-        upgrade = plan_upgrade(cluster.spec, observed, traits, cluster.status.upgrade)
+        upgrade = plan_upgrade(cluster.spec, cluster.broker_ids, observed, traits, cluster.status.upgrade)
         restarts = handled_restarts(cluster, observed, self._platform.restart_request())
-        target = target_revision(cluster.spec, traits, upgrade.version, restarts[-1] if restarts else "")
+        targets = PerBroker(
+            target_revision(cluster.spec, traits, upgrade.version, restarts[-1] if restarts else "")
+        )
         elsewhere = quota_owns_default_client(r for r in members if isinstance(r, Quota))
-        holds = self._holds(cluster, observed, target)
+        holds = self._holds(cluster, observed, targets)
         result.due_ms = holds.until_ms
         if holds.servers is not None:
             observed = replace(observed, zookeeper=observed.zookeeper.held(holds.servers.message))
@@ -98,7 +100,7 @@ class Reconciler:
         plan = plan_cluster(
             cluster,
             observed,
-            target,
+            targets,
             upgrade,
             restarts=restarts,
             proposed=await self._environment.compute(question.answer) if question is not None else None,
@@ -109,16 +111,16 @@ class Reconciler:
             planned_all = [self._of_cluster(cluster, plan), *self._without_cluster(members, cluster, drivers)]
         else:
             audits = Audits.of((r for r in members if isinstance(r, Pipeline)), drivers)
-            planned_all = self._of_members(cluster, members, observed, plan, target, audits)
+            planned_all = self._of_members(cluster, members, observed, plan, targets.default, audits)
             planned_all += self._of_pipelines(cluster, members, drivers, plan.placement.usable)
         others = {c.metadata.name for c in clusters[1:]}
         orphans = [r for r in non_clusters if r.spec.cluster_ref.name != cluster.metadata.name]
         planned_all += self._without_cluster(orphans, None, drivers, others)
         planned_all += [_one_cluster_only(other, cluster) for other in clusters[1:]]
         kept = await self._executor.ensure_children(
-            cluster, target, observed, result, hold_servers=holds.servers is not None
+            cluster, targets, observed, result, hold_servers=holds.servers is not None
         )
-        await self._executor.execute(planned_all[0], cluster, target, result, kept)
+        await self._executor.execute(planned_all[0], cluster, targets, result, kept)
         for event_record in plan.event_records:
             self._executor.record(
                 cluster, event_record.reason, event_record.message, warning=event_record.warning
@@ -130,7 +132,7 @@ class Reconciler:
                 if isinstance(planned.resource, Pipeline):
                     await self._executor.execute_driver_steps(planned, planned.resource, result)
                 else:
-                    await self._executor.execute(planned, cluster, target, result, Ensured())
+                    await self._executor.execute(planned, cluster, targets, result, Ensured())
 
         # The resources are independent of each other, so their requests run concurrently.
         ended = await asyncio.gather(
@@ -174,8 +176,8 @@ class Reconciler:
 
     # ---- planning
 
-    def _holds(self, cluster: BrokerCluster, observed: Observed, target: Revision) -> Holds:
-        due = due_rolls(cluster, observed, target, cluster_members(cluster, observed).working)
+    def _holds(self, cluster: BrokerCluster, observed: Observed, targets: PerBroker[Revision]) -> Holds:
+        due = due_rolls(cluster, observed, targets, cluster_members(cluster, observed).working)
         window, others = window_hold(cluster, observed.now_ms), None
         if self._environment.gate is not None:
             may_begin = due.is_of_operator and window is None and cluster.metadata.acted_upon
@@ -211,9 +213,8 @@ class Reconciler:
         placement: Placement = plan.placement
         busy = {key for step in plan.steps if isinstance(step, Reassign) for key in step.assignment}
         topics = [r for r in members if isinstance(r, Topic)]
-        topic_plans = plan_topics(
-            topics, observed, placement, Defaults.of({**target.properties, **target.live}), busy
-        )
+        of_brokers = Defaults.of({**target.properties, **target.live})
+        topic_plans = plan_topics(topics, observed, placement, of_brokers, busy, cluster.spec.topic_defaults)
         quotas = [r for r in members if isinstance(r, Quota)]
         quota_plans = plan_quotas(quotas, observed, placement.usable, cluster)
         users = [r for r in members if isinstance(r, User)]

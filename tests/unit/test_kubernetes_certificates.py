@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import os
 from typing import Any
 
 import pytest
@@ -12,7 +14,14 @@ from ottla_operator.kubernetes import certificates, naming
 from ottla_operator.kubernetes.api import ApiError, Forbidden
 from ottla_operator.kubernetes.metrics import Metrics
 from ottla_operator.kubernetes.observing import Listed
-from ottla_operator.planning.certificates import certificates_in
+from ottla_operator.planning.certificates import (
+    Lifetime,
+    Pair,
+    Subject,
+    certificates_in,
+    issue,
+    new_authority,
+)
 from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION
 from tests.worlds.kubernetes_simulation import Item, KubernetesSimulation
 
@@ -184,3 +193,106 @@ def test_an_entry_that_is_not_base64_is_created_again(sim: KubernetesSimulation)
     secrets(sim)["demo-brokers"]["data"]["demo-brokers-1.pem"] = "%%%"
     sim.reconcile()
     assert any("demo-brokers-1: it is missing" in line for line in event_messages(sim))
+
+
+# ---- certificates of users
+
+
+def put_pair(sim: KubernetesSimulation, name: str = "theirs", days: int = 100) -> Pair:
+    """A Secret of a user with a certificate for all hosts of the listener."""
+    authority = new_authority("their authority", Lifetime(3000), sim.api.now_ms, os.urandom)
+    hosts = [f"demo-brokers-{n}.demo-brokers.shop.svc" for n in range(4)]
+    subject = Subject("theirs", names=("demo-bootstrap.shop.svc", *hosts))
+    pair = issue(authority, subject, Lifetime(days), sim.api.now_ms, os.urandom)
+    entries = {"tls.crt": pair.certificate, "tls.key": pair.key, "ca.crt": authority.certificate}
+    encoded = {entry: base64.b64encode(content).decode() for entry, content in entries.items()}
+    before = sim.api.items.get(("Secret", name))
+    if before is None:
+        sim.api.put("Secret", name, {"type": "kubernetes.io/tls", "data": encoded})
+    else:
+        sim.api.edit("Secret", name, lambda item: item.update(data=encoded))
+    return pair
+
+
+def own_listener(**configuration: Any) -> list[Any]:
+    own = configuration or {"brokerCertChainAndKey": {"secretName": "theirs"}}
+    return [{"name": "secure", "port": 9093, "tls": True, "configuration": own}]
+
+
+def presented(sim: KubernetesSimulation) -> Pair:
+    return Pair.of_pem(base64.b64decode(data(sim)["demo-brokers"]["secure.listener.pem"]))
+
+
+def test_a_listeners_own_certificate_is_applied_and_renewed_without_a_roll() -> None:
+    sim = KubernetesSimulation()
+    pair = put_pair(sim)
+    theirs = data(sim)["theirs"]
+    sim.apply_cluster(listeners=own_listener())
+    sim.reconcile_until_ready()
+    assert presented(sim) == pair
+    settings = sim.api.items["ConfigMap", "demo-broker-0"]["data"]["server.properties"]
+    assert (
+        "listener.name.secure.ssl.keystore.location=/etc/ottla-certificates/secure.listener.pem\n" in settings
+    )
+    assert sim.condition("CertificatesValid") == ("", "")
+    sim.reconcile()
+    (listener,) = sim.status()["listeners"]
+    assert listener["certificates"] == [base64.b64decode(theirs["ca.crt"]).decode()]
+    running = pods(sim)
+    pair = put_pair(sim)
+    sim.reconcile()
+    assert presented(sim) == pair
+    assert pods(sim) == running
+    assert any("secure.listener: from Secret theirs" in line for line in event_messages(sim))
+    assert "labels" not in secrets(sim)["theirs"]["metadata"], "the user's Secret is the user's"
+
+
+def test_a_missing_certificate_is_a_condition_and_the_cluster_becomes_ready() -> None:
+    sim = KubernetesSimulation()
+    sim.apply_cluster(listeners=own_listener())
+    sim.reconcile_until_ready()
+    assert sim.condition("CertificatesValid") == ("False", "SecretNotFound")
+    pair = put_pair(sim)
+    sim.reconcile()
+    sim.reconcile()
+    assert sim.condition("CertificatesValid") == ("", "")
+    assert presented(sim) == pair
+
+
+def test_an_own_certificate_is_taken_back_while_every_broker_has_the_files_that_it_needs() -> None:
+    sim = KubernetesSimulation()
+    put_pair(sim)
+    sim.apply_cluster(listeners=own_listener())
+    sim.reconcile_until_ready()
+    running = pods(sim)
+    sim.api.apply_resource(
+        "BrokerCluster",
+        "demo",
+        {**_spec(sim), "listeners": [{"name": "secure", "port": 9093, "tls": True}]},
+    )
+    for _ in range(100):
+        configs = [item for (kind, name), item in sim.api.items.items() if name.startswith("demo-broker-")]
+        used = any(
+            "secure.listener.pem" in json.dumps(item) for item in configs if item["kind"] == "ConfigMap"
+        )
+        if used:
+            assert "secure.listener.pem" in data(sim)["demo-brokers"]
+        elif "secure.listener.pem" not in data(sim)["demo-brokers"] and sim.ready():
+            break
+        sim.reconcile()
+    else:
+        raise AssertionError("the certificate stays")
+    assert not pods(sim) & running
+
+
+def test_a_secret_that_the_operator_may_not_read_counts_as_missing() -> None:
+    sim = KubernetesSimulation()
+    put_pair(sim)
+
+    def refuse(verb: str, kind: str, name: str) -> ApiError | None:
+        return Forbidden(403, "Forbidden", "not yours") if (verb, name) == ("get", "theirs") else None
+
+    sim.api.fail = refuse
+    sim.apply_cluster(listeners=own_listener())
+    sim.reconcile_until_ready()
+    assert sim.condition("CertificatesValid") == ("False", "SecretNotFound")

@@ -429,7 +429,9 @@ def test_port_names_that_were_valid_stay() -> None:
 def test_services_of_external_listeners_have_names_that_kubernetes_allows() -> None:
     name = "a" * 40
     found = listeners.build_external_services(
-        a_cluster(name, listeners=[{"name": "b" * 63, "port": 9094, "type": "nodeport"}]), Listed(), 1000
+        a_cluster(name, listeners=[{"name": "b" * 63, "port": 9094, "type": "nodeport"}]),
+        Listed(),
+        range(1000),
     )
     names = [manifest["metadata"]["name"] for manifest in found]
     assert len(set(names)) == 1000
@@ -486,7 +488,7 @@ def test_the_status_has_bootstrap_servers_and_certificates_of_each_listener() ->
         ]
     )
     outside = [{"out": ("10.0.0.1", 30001)}, {}, {"out": ("10.0.0.2", 30002)}]
-    plain, out = listeners.listener_statuses(cluster, outside, "PEM")
+    plain, out = listeners.listener_statuses(cluster, outside, lambda listener: b"PEM")
     assert (plain.bootstrap_servers, plain.certificates) == ("demo-bootstrap.shop.svc:9092", [])
     assert (out.bootstrap_servers, out.certificates) == ("10.0.0.1:30001,10.0.0.2:30002", ["PEM"])
 

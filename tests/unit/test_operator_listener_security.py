@@ -16,7 +16,7 @@ from ottla_operator.planning.listener_security import (
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.loading import parse_resource
 
-FILES = SecurityFiles("/own.pem", "/cluster.crt", "/clients.crt")
+FILES = SecurityFiles("/own.pem", "/cluster.crt", "/clients.crt", "/{}.listener.pem".format)
 OWN = "User:CN=demo-brokers,O=ottla.dev;User:CN=demo-operator,O=ottla.dev"
 SCRAM, TLS = {"authentication": {"type": "scram-sha-512"}}, {"authentication": {"type": "tls"}}
 
@@ -65,6 +65,22 @@ def settings(listeners: list[dict[str, Any]], **spec: Any) -> dict[str, str]:
                 "sasl.enabled.mechanisms": "SCRAM-SHA-512",
                 "scram-sha-512.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule "
                 "required;",
+            },
+        ),
+        (
+            {
+                "tls": True,
+                **TLS,
+                "configuration": {"brokerCertChainAndKey": {"secretName": "public"}},
+            },
+            "SSL",
+            "SSL",
+            {
+                "ssl.keystore.location": "/in-side.listener.pem",
+                "ssl.keystore.type": "PEM",
+                "ssl.client.auth": "required",
+                "ssl.truststore.location": "/clients.crt",
+                "ssl.truststore.type": "PEM",
             },
         ),
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from ottla.local.processes import free_port
 from ottla_operator.planning.observed import BrokerInstance
+from ottla_operator.planning.revision import PerBroker
 from ottla_operator.platform import local
 from ottla_operator.platform.interfaces import BrokerLaunch, StepFailed
 from ottla_operator.platform.local import LocalPlatform
@@ -19,6 +21,7 @@ from ottla_operator.platform.local_security import SecretFiles
 from ottla_operator.platform.processes import exit_message
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.loading import parse_resource
+from tests.certificates import Authority
 
 LAUNCH = BrokerLaunch("one", {"a": "1"}, {"a": "1", "b": "2"})
 
@@ -280,7 +283,7 @@ LISTENERS = [listener("words", "scram-sha-512"), listener("certs", "tls")]
 
 
 def ensure_children(fixture: LocalPlatformFixture) -> Sequence[str]:
-    ensuring = fixture.platform.ensure_children(fixture.cluster, LAUNCH, under_replicated=False)
+    ensuring = fixture.platform.ensure_children(fixture.cluster, PerBroker(LAUNCH), under_replicated=False)
     return asyncio.run(ensuring).steps
 
 
@@ -322,6 +325,39 @@ def test_a_secured_broker_restarts_with_its_previous_listeners(fixture: LocalPla
     fixture.observe()
     fixture.start()
     assert "CERTS://" not in FakeProcess.last.properties["listeners"]
+
+
+def test_a_listener_has_a_certificate_of_its_own_from_files(
+    fixture: LocalPlatformFixture,
+) -> None:
+    fixture.now_ms = time.time_ns() // 1_000_000
+    own = {"configuration": {"brokerCertChainAndKey": {"secretName": "theirs"}}}
+    fixture.cluster = a_cluster(listeners=[listener("words", "scram-sha-512", **own), LISTENERS[1]])
+    ensuring = fixture.platform.ensure_children(fixture.cluster, LAUNCH, under_replicated=False)
+    (finding,) = asyncio.run(ensuring).findings
+    assert (finding.type, finding.reason) == ("CertificatesValid", "SecretNotFound")
+    theirs = fixture.data / "secrets" / "theirs"
+    theirs.mkdir(parents=True)
+    certified = Authority().sign("theirs")
+    (theirs / "tls.crt").write_text(certified.chain_pem)
+    (theirs / "tls.key").write_text(certified.key_pem())
+    (step,) = ensure_children(fixture)
+    assert step == "write Secret demo-brokers: words.listener: from Secret theirs"
+    fixture.start_ready()
+    settings = FakeProcess.last.properties
+    location = Path(settings["listener.name.words.ssl.keystore.location"])
+    assert location.read_text() == certified.key_pem() + certified.chain_pem
+    assert settings["listener.name.certs.ssl.keystore.location"].endswith("/broker-0.pem")
+    words, _ = fixture.platform.listeners(fixture.cluster)
+    assert words.certificates == [certified.chain_pem]
+    fixture.cluster = a_cluster(listeners=LISTENERS)
+    ensure_children(fixture)
+    assert location.exists(), "the broker needs it if it restarts before its turn"
+    fixture.stop()
+    fixture.observe()
+    fixture.start()
+    ensure_children(fixture)
+    assert not location.exists()
 
 
 def test_a_changed_listener_port_needs_no_restart(fixture: LocalPlatformFixture) -> None:

@@ -18,11 +18,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import yaml
 
 from ottla_operator.conditions import iso_time
+from ottla_operator.kubectl.adopting import ExistingTopic, plan_adoption
 from ottla_operator.kubectl.rebalance_table import rebalance_text
 from ottla_operator.kubectl.report import Part, Report, archive
 from ottla_operator.kubectl.screen import overview, screen
+from ottla_operator.kubectl.strimzi.conversion import STRIMZI, STRIMZI_CLUSTER, Conversion, convert
 from ottla_operator.kubernetes.naming import CLUSTER_LABEL, CONFIG_DIR, FINALIZER, PROPERTIES, broker_pod
 from ottla_operator.resources import KINDS
 from ottla_operator.resources.common import (
@@ -56,11 +59,16 @@ class Kubectl:
         """Append a global flag; kubectl uses the last one of a name."""
         self._command += [f"--{name}", value]
 
-    def run(self, *arguments: str) -> str:
+    def run(self, *arguments: str, stdin: str | None = None) -> str:
         """The output of a kubectl command. Raises ClickException with its error."""
         try:
             done = subprocess.run(
-                [*self._command, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+                [*self._command, *arguments],
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_S,
+                check=False,
+                input=stdin,
             )
         except subprocess.TimeoutExpired:
             raise click.ClickException(f"kubectl {arguments[0]} timed out after {_TIMEOUT_S} s") from None
@@ -432,6 +440,12 @@ def shell(kubectl: Kubectl, cluster: str, command: tuple[str, ...]) -> None:
 
     With COMMAND that one, else a shell that reads commands until Ctrl-D. The broker is a super user.
     """
+    terminal = ["-t"] if sys.stdin.isatty() and sys.stdout.isatty() else []
+    kubectl.exec(*_in_broker(kubectl, cluster, "-i", *terminal), *(command or ("shell",)))
+
+
+def _in_broker(kubectl: Kubectl, cluster: str, *flags: str) -> list[str]:
+    """The arguments of kubectl that run `ottla` in a ready broker of the cluster, as that broker."""
     selector = f"{CLUSTER_LABEL}={cluster},{GROUP}/component=broker"
     ready = [
         pod["metadata"]["name"]
@@ -440,13 +454,83 @@ def shell(kubectl: Kubectl, cluster: str, command: tuple[str, ...]) -> None:
     ]
     if not ready:
         raise click.ClickException(f"no broker of {cluster} is ready")
-    pod = ready[0]
-    terminal = ["-t"] if sys.stdin.isatty() and sys.stdout.isatty() else []
-    config = f"OTTLA_COMMAND_CONFIG={CONFIG_DIR}/{pod}/{PROPERTIES}"
-    kubectl.exec(
-        *("exec", "-i", *terminal, pod, "-c", "broker", "--", "env", config, "ottla"),
-        *(command or ("shell",)),
+    config = f"OTTLA_COMMAND_CONFIG={CONFIG_DIR}/{ready[0]}/{PROPERTIES}"
+    return ["exec", *flags, ready[0], "-c", "broker", "--", "env", config, "ottla"]
+
+
+@main.command()
+@_global_flags
+@click.argument("cluster")
+@click.argument("topics", metavar="[TOPIC…]", nargs=-1)
+@click.option("--all", "all_topics", is_flag=True, help="All topics that no resource manages.")
+@click.option("--hidden", is_flag=True, help="With --all: also topics whose name starts with _ or a dot.")
+@click.option(
+    "--reclaim-policy",
+    type=click.Choice(["Retain", "Delete"]),
+    default="Retain",
+    show_default=True,
+    help="Delete: the deletion of a created resource deletes its topic and the records.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be created.")
+@click.option(
+    "-o", "--output", type=click.Choice(["yaml"]), help="Print the resources as YAML; create nothing."
+)
+@click.pass_obj
+def adopt(
+    kubectl: Kubectl,
+    cluster: str,
+    topics: tuple[str, ...],
+    all_topics: bool,
+    hidden: bool,
+    reclaim_policy: str,
+    dry_run: bool,
+    output: str | None,
+) -> None:
+    """Create Topic resources for topics of CLUSTER that no resource manages: those named, or --all.
+
+    Each states the partitions, replicas and settings that its topic has, which therefore does not change.
+    """
+    if bool(topics) == all_topics:
+        raise click.UsageError("name topics, or give --all")
+    found = kubectl.items(_PLURAL, cluster)[0]
+    existing = _existing_topics(kubectl, cluster)
+    for missing in sorted({*topics} - {topic.name for topic in existing}):
+        raise click.ClickException(f"{cluster} has no topic {missing}")
+    wanted = [topic for topic in existing if all_topics or topic.name in topics]
+    resources = kubectl.items(f"{KINDS['Topic'].definition.plural}.{GROUP}")
+    adoption = plan_adoption(
+        found, wanted, resources, hidden=hidden or not all_topics, reclaim_policy=reclaim_policy
     )
+    if output:
+        click.echo(yaml.safe_dump_all(adoption.manifests, sort_keys=False), nl=False)
+        return
+    if adoption.manifests and not dry_run:
+        kubectl.run("create", "-f", "-", stdin=yaml.safe_dump_all(adoption.manifests))
+    for manifest in adoption.manifests:
+        name, spec = manifest["metadata"]["name"], manifest["spec"]
+        topic = spec.get("topicName", name)
+        shown = f"{topic}: {'would be' if dry_run else 'is'} Topic/{name}"
+        click.echo(f"{shown}, {spec['partitions']} partitions of {spec['replicas']} replicas")
+        for setting, value in adoption.changed.get(topic, {}).items():
+            click.echo(f"{topic}: the cluster's topicDefaults set {setting}={value}")
+    for topic, reason in adoption.left_out.items():
+        click.echo(f"{topic}: left out, {reason}")
+    if not adoption.manifests:
+        click.echo("nothing to adopt")
+
+
+def _existing_topics(kubectl: Kubectl, cluster: str) -> list[ExistingTopic]:
+    """The topics in Kafka, as a broker describes them."""
+    command = _in_broker(kubectl, cluster)
+    listed = json.loads(kubectl.run(*command, "topics", "list", "--internal", "-o", "json"))
+    described = json.loads(kubectl.run(*command, "topics", "describe", "--with-settings", "-o", "json"))
+    settings = {topic["topic"]: topic["settings"] for topic in described}
+    return [
+        ExistingTopic(
+            topic["topic"], topic["partitions"], topic["replicas"], settings.get(topic["topic"], {})
+        )
+        for topic in listed
+    ]
 
 
 @main.command()
@@ -482,3 +566,54 @@ def report(kubectl: Kubectl, cluster: str, operator_namespace: str, file: Path |
     click.echo(f"{target}: {len(paths)} files, {len(content) / 1e6:.1f} MB")
     if "not-read.txt" in paths:
         click.echo("Some objects could not be read: not-read.txt in the archive names them.", err=True)
+
+
+@main.command(name="convert")
+@_global_flags
+@click.argument("cluster", required=False)
+@click.option("-f", "--filename", "files", multiple=True, help="A file; -: the input.")
+@click.option("--into", metavar="NAMESPACE", help="The namespace of the results. Default: that of Strimzi's.")
+@click.pass_obj
+def convert_strimzi(kubectl: Kubectl, cluster: str | None, files: tuple[str, ...], into: str | None) -> None:
+    """Print resources of Strimzi as resources of Ottla: those of files, or those of its CLUSTER.
+
+    Nothing is applied. For each field that is left out, there is a line on stderr, with the reason.
+    """
+    if bool(files) == (cluster is not None):
+        raise click.UsageError("either the name of a cluster, or -f FILE is required")
+    done = convert(_read_yaml(files) if cluster is None else _strimzi_resources(kubectl, cluster))
+    for result in done.results if into is not None else ():
+        result["metadata"]["namespace"] = into
+    if done.results:
+        click.echo(yaml.safe_dump_all(done.results, sort_keys=False, allow_unicode=True), nl=False)
+    _explain(done)
+    if done.problems:
+        raise click.exceptions.Exit(1)
+
+
+def _read_yaml(files: tuple[str, ...]) -> Iterator[object]:
+    for file in files:
+        try:
+            with click.open_file(file, encoding="utf-8") as opened:
+                yield from yaml.safe_load_all(opened)
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise click.ClickException(f"{file}: {error}") from None
+
+
+def _strimzi_resources(kubectl: Kubectl, cluster: str) -> Iterator[object]:
+    yield from kubectl.items(f"kafkas.{STRIMZI}", cluster)
+    plurals = ",".join(f"{plural}.{STRIMZI}" for plural in ("kafkanodepools", "kafkatopics", "kafkausers"))
+    yield from kubectl.items(plurals, "-l", f"{STRIMZI_CLUSTER}={cluster}")
+
+
+def _explain(done: Conversion) -> None:
+    """Print on stderr what is not converted, or differently."""
+    for original in done.originals:
+        notes = original.notes()
+        if notes:
+            click.echo(f"# {original.key}", err=True)
+        for note in notes:
+            click.echo(f"#   {note}", err=True)
+    for problem in done.problems:
+        click.echo(f"# to be corrected: {problem}", err=True)
+    click.echo(f"# {len(done.results)} resources of Ottla from {len(done.originals)} of Strimzi", err=True)

@@ -20,7 +20,7 @@ from ottla_operator.kubernetes.listeners import (
     broker_host,
 )
 from ottla_operator.kubernetes.manifests_common import Manifest, build, digest
-from ottla_operator.kubernetes.observing import Listed, annotations_of
+from ottla_operator.kubernetes.observing import Listed, annotations_of, configs_of
 from ottla_operator.planning import cluster_secrets
 from ottla_operator.planning.certificates import Pair, end_ms
 from ottla_operator.planning.cluster_secrets import CA_CERTIFICATE, Data, certificate_secret
@@ -116,6 +116,16 @@ def trusted(listed: Listed, cluster: str) -> str:
     """The authorities' certificates that clients of the brokers trust, in PEM; "" while there are none."""
     authority = certificate_secret(cluster_secrets.cluster_ca(cluster))
     return data_of(listed).get(authority, {}).get(CA_CERTIFICATE, b"").decode()
+
+
+def listeners_in_use(listed: Listed, cluster: BrokerCluster) -> set[str]:
+    """The listeners whose own certificate a broker's ConfigMap names."""
+    lines = (
+        line
+        for config in configs_of(listed, cluster.metadata.name).values()
+        for line in str((config.get("data") or {}).get(naming.PROPERTIES, "")).splitlines()
+    )
+    return cluster_secrets.listeners_in_use(lines)
 
 
 def client_properties(listed: Listed, cluster: str) -> dict[str, str]:

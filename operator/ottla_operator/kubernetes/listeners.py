@@ -7,12 +7,13 @@ the spec never disconnects brokers from each other.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.manifests_common import Manifest, build, digest
 from ottla_operator.kubernetes.observing import Listed, Object, annotations_of
+from ottla_operator.planning.cluster_secrets import listener_file
 from ottla_operator.planning.listener_security import (
     REPLICATION,
     SecurityFiles,
@@ -81,6 +82,7 @@ def listener_settings(cluster: BrokerCluster, broker: int, advertised: Advertise
         f"{CERTIFICATES_DIR}/{naming.broker_pod(cluster.metadata.name, broker)}.pem",
         f"{CERTIFICATES_DIR}/{CLUSTER_CA}",
         f"{CERTIFICATES_DIR}/{CLIENTS_CA}",
+        lambda name: f"{CERTIFICATES_DIR}/{listener_file(name)}.pem",
     )
     return {
         "listeners": ",".join(f"{name}://0.0.0.0:{port}" for name, port, _ in own),
@@ -91,22 +93,31 @@ def listener_settings(cluster: BrokerCluster, broker: int, advertised: Advertise
     }
 
 
+def hosts_of(cluster: BrokerCluster, listener: Listener, brokers: Mapping[int, Advertised]) -> list[str]:
+    """Where clients of the listener connect to: host names and addresses. `brokers`: each one's external
+    addresses."""
+    hosts = [bootstrap_host(cluster)] if listener.type == "internal" else []
+    for broker, advertised in brokers.items():
+        hosts.append(advertised.get(listener.name, (broker_host(cluster, broker), 0))[0])
+    return hosts
+
+
 def listener_statuses(
-    cluster: BrokerCluster, brokers: Iterable[Advertised], certificates: str
+    cluster: BrokerCluster, brokers: Iterable[Advertised], trusted: Callable[[Listener], bytes]
 ) -> list[ListenerStatus]:
-    """`status.listeners`. `brokers`: each one's external addresses; `certificates`: what clients trust,
-    PEM."""
+    """`status.listeners`. `brokers`: each one's external addresses; `trusted`: what clients trust, PEM."""
     advertised = list(brokers)
     found = []
     for listener in listeners_of(cluster):
         addresses = [outside[listener.name] for outside in advertised if listener.name in outside]
         if listener.type == "internal":
             addresses = [(bootstrap_host(cluster), listener.port)]
+        certificates = trusted(listener).decode() if listener.tls else ""
         found.append(
             ListenerStatus(
                 name=listener.name,
                 bootstrap_servers=",".join(f"{host}:{port}" for host, port in addresses),
-                certificates=[certificates] if listener.tls and certificates else [],
+                certificates=[certificates] if certificates else [],
             )
         )
     return found
@@ -133,12 +144,14 @@ def _service_name(cluster: str, broker: int, listener: str) -> str:
     return name if len(name) <= _SERVICE_NAME_MAX else f"{name[: _SERVICE_NAME_MAX - 11]}-{digest(name)}"
 
 
-def build_external_services(cluster: BrokerCluster, listed: Listed, brokers: int) -> list[Manifest]:
-    """A Service for each external listener of each of the brokers 0 to `brokers` - 1."""
+def build_external_services(
+    cluster: BrokerCluster, listed: Listed, brokers: Collection[int]
+) -> list[Manifest]:
+    """A Service for each external listener of each of the `brokers`."""
     return [
         _service(cluster, broker, listener, advertised_in_config(listed, cluster, broker).get(listener.name))
         for listener in external_listeners(cluster)
-        for broker in range(brokers)
+        for broker in brokers
     ]
 
 
@@ -169,13 +182,11 @@ def _service(
     )
 
 
-def obsolete_external_services(cluster: BrokerCluster, listed: Listed, brokers: int) -> list[str]:
+def obsolete_external_services(cluster: BrokerCluster, listed: Listed, brokers: Collection[int]) -> list[str]:
     """Names of Services whose listener or broker no longer exists."""
     name = cluster.metadata.name
     wanted = {
-        _service_name(name, broker, one.name)
-        for one in external_listeners(cluster)
-        for broker in range(brokers)
+        _service_name(name, broker, one.name) for one in external_listeners(cluster) for broker in brokers
     }
     prefix = f"{name}-broker-"
     return [

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -45,15 +46,18 @@ from ottla_operator.kubernetes.zookeeper_planning import (
     revision_of,
 )
 from ottla_operator.planning.certificates import RandomBytes
-from ottla_operator.planning.cluster_secrets import plan_secrets, secret_names
+from ottla_operator.planning.cluster_secrets import clients_trust, given_secrets, plan_secrets, secret_names
 from ottla_operator.planning.fencing import fenced_brokers
+from ottla_operator.planning.given_certificates import finding_of
 from ottla_operator.planning.listener_security import broker_subject
 from ottla_operator.planning.observed import BrokerInstance, ZooKeeperServer, ZooKeeperState
-from ottla_operator.planning.revision import RESTART_OF_BROKER
+from ottla_operator.planning.revision import RESTART_OF_BROKER, PerBroker
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ListenerStatus
 from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION, RESTART_POD_ANNOTATION
+
+log = logging.getLogger(__name__)
 
 
 class KubernetesPlatform:
@@ -96,7 +100,10 @@ class KubernetesPlatform:
         outside = [
             listeners.advertised_in_config(listed, cluster, broker) for broker in sorted(self._configs())
         ]
-        return listeners.listener_statuses(cluster, outside, certificates.trusted(listed, self._name))
+        data = certificates.data_of(listed)
+        return listeners.listener_statuses(
+            cluster, outside, lambda listener: clients_trust(cluster, listener, data)
+        )
 
     def client_properties(self) -> Mapping[str, str]:
         """The client properties of the operator's connections, from the Secrets of the last observation."""
@@ -122,6 +129,7 @@ class KubernetesPlatform:
         await self._objects.list(secrets=cluster.spec.is_secured)
         self._wait_for_deletion(cluster)
         await self._find_relabelled()
+        await self._find_given(cluster)
         if _needs_nodes(cluster):
             self._nodes = await self._objects.nodes()
         instances = observing.broker_instances(self._objects.listed, self._name, _known_hashes(cluster))
@@ -143,6 +151,15 @@ class KubernetesPlatform:
         self._roles = await self._find_roles(cluster)
         self._hold_servers = False
         return self._zookeeper_state(cluster), instances
+
+    async def _find_given(self, cluster: BrokerCluster) -> None:
+        """Find the Secrets of others. One that cannot be read counts as missing."""
+        for name in sorted(given_secrets(cluster) if cluster.spec.is_secured else ()):
+            if self._objects.listed.find("Secret", name) is None:
+                try:
+                    await self._objects.find_unlabelled("Secret", name)
+                except StepFailed as failure:
+                    log.warning("%s", failure.message)
 
     async def _find_relabelled(self) -> None:
         """Find pods and claims whose labels were changed: without its claim, a broker would count as one
@@ -229,7 +246,7 @@ class KubernetesPlatform:
     async def ensure_children(
         self,
         cluster: BrokerCluster,
-        launch: BrokerLaunch,
+        launches: PerBroker[BrokerLaunch],
         *,
         under_replicated: bool,
         hold_servers: bool = False,
@@ -247,17 +264,17 @@ class KubernetesPlatform:
         # Servers restart with their certificates; without all Secrets, those are unknown.
         if cluster.spec.zookeeper.connect is None and certified:
             await self._ensure_zookeeper(cluster, self._zookeeper.servers, ensured)
-        await self._ensure_configs(cluster, launch, ensured)
+        await self._ensure_configs(cluster, launches, ensured)
         await self._ensure_racks(cluster, ensured)
         if self._set is None:
-            await ensured.attempt(self._ensure_set(cluster, launch))
+            await ensured.attempt(self._ensure_set(cluster, launches.default))
         await self._check_classes(cluster, ensured)
         await self._own_claims(cluster, ensured)
         await self._grow_volumes(cluster, ensured)
-        await ensured.attempt(self._ensure_set(cluster, launch))
+        await ensured.attempt(self._ensure_set(cluster, launches.default))
         if self._zookeeper.sets_acls and certified and await ensured.attempt(self._set_node_acls(cluster)):
             await self._ensure_zookeeper(cluster, ServerStage.TLS, ensured)
-        ensured.findings = [*self._volume_findings(cluster), *self._objects.findings()]
+        ensured.findings += [*self._volume_findings(cluster), *self._objects.findings()]
         return ensured
 
     async def _ensure_zookeeper(self, cluster: BrokerCluster, stage: ServerStage, ensured: Ensured) -> None:
@@ -358,9 +375,9 @@ class KubernetesPlatform:
         for service in listeners.obsolete_external_services(cluster, listed, brokers):
             await ensured.attempt(delete(service))
 
-    def _brokers_wanted(self, cluster: BrokerCluster) -> int:
-        """The number of brokers, including those that leave and are not removed yet."""
-        return max([cluster.spec.replicas, *(broker + 1 for broker in self._configs())])
+    def _brokers_wanted(self, cluster: BrokerCluster) -> list[int]:
+        """The ids of all brokers, including those that leave and are not removed yet."""
+        return sorted({*cluster.broker_ids, *self._configs()})
 
     async def _ensure_certificates(self, cluster: BrokerCluster, ensured: Ensured) -> bool:
         """Returns whether all Secrets exist. The first failure ends it: certificates are signed with the keys
@@ -377,11 +394,27 @@ class KubernetesPlatform:
                 return False
         names = {
             naming.broker_pod(self._name, broker): self._names_of(cluster, broker)
-            for broker in range(self._brokers_wanted(cluster))
+            for broker in self._brokers_wanted(cluster)
         }
         found = certificates.data_of(self._objects.listed)
         servers = manifests_zookeeper.server_names(cluster)
-        planned = plan_secrets(cluster, names, found, self._clock_ms(), self._random_bytes, zookeeper=servers)
+        addresses = {
+            broker: self._known_addresses(cluster, broker) for broker in range(cluster.spec.replicas)
+        }
+        planned = plan_secrets(
+            cluster,
+            names,
+            found,
+            self._clock_ms(),
+            self._random_bytes,
+            zookeeper=servers,
+            hosts={
+                listener.name: listeners.hosts_of(cluster, listener, addresses)
+                for listener in cluster.spec.listeners
+            },
+            in_use=certificates.listeners_in_use(self._objects.listed, cluster),
+        )
+        ensured.findings += finding_of(planned.flaws)
         for name, data in planned.data.items():
             if not await ensured.attempt(
                 self._ensure_secret(cluster, name, data, planned.changes.get(name, ()))
@@ -401,11 +434,13 @@ class KubernetesPlatform:
         return f"{what} ({'; '.join(why)})" if what and why else what
 
     def _names_of(self, cluster: BrokerCluster, broker: int) -> list[str]:
+        return certificates.broker_names(cluster, broker, self._known_addresses(cluster, broker))
+
+    def _known_addresses(self, cluster: BrokerCluster, broker: int) -> Advertised:
         try:
-            addresses = self._advertised(cluster, broker)
+            return self._advertised(cluster, broker)
         except AddressPending:
-            addresses = {}
-        return certificates.broker_names(cluster, broker, addresses)
+            return {}
 
     async def _ensure_racks(self, cluster: BrokerCluster, ensured: Ensured) -> None:
         rack = cluster.spec.rack
@@ -419,7 +454,9 @@ class KubernetesPlatform:
         await self._objects.patch("Pod", pod, patch, "RackNotTold")
         return f"annotate pod {name_of(pod)} with its rack"
 
-    async def _ensure_configs(self, cluster: BrokerCluster, launch: BrokerLaunch, ensured: Ensured) -> None:
+    async def _ensure_configs(
+        self, cluster: BrokerCluster, launches: PerBroker[BrokerLaunch], ensured: Ensured
+    ) -> None:
         """Restore ConfigMaps of the current revision, and create missing ones of existing pods. The revision
         of such a pod is taken from the status; if it is unknown, the pod is restarted in the next roll. What
         else is to change waits for the broker's restart."""
@@ -427,11 +464,12 @@ class KubernetesPlatform:
         for broker, pod in self._pods().items():
             if broker in configs or pod["metadata"].get("deletionTimestamp"):
                 continue
+            launch = launches.of(broker)
             running = known.get(broker) or observing.UNKNOWN_HASH
             replaced = None if running == launch.config_hash else _replaced(pod, running, {})
             await ensured.attempt(self._ensure_config(cluster, broker, launch, replaced))
         for broker, config in configs.items():
-            annotations = annotations_of(config)
+            annotations, launch = annotations_of(config), launches.of(broker)
             if annotations.get(naming.HASH_ANNOTATION) != launch.config_hash:
                 continue
             if not self._has_moved(cluster, broker) and not self._is_address_pending(cluster, broker):
@@ -559,7 +597,7 @@ class KubernetesPlatform:
         """Write the broker's ConfigMap and the set's template, then delete a pod of another revision."""
         pod, config = self._pods().get(broker), self._configs().get(broker)
         running, settings = observing.runs_with(pod, config)
-        if broker in fenced_brokers(cluster.metadata.annotations, cluster.spec.replicas)[0]:
+        if broker in fenced_brokers(cluster.metadata.annotations, cluster.broker_ids)[0]:
             launch = _fenced(launch)
         fenced = settings.get(observing.FENCED) != launch.static.get(observing.FENCED)
         stale = running != launch.config_hash or fenced or self._has_moved(cluster, broker)

@@ -29,7 +29,8 @@ _BACKDATED: Final = timedelta(minutes=5)
 # The kubelet updates the files in pods within two minutes.
 _SPREAD: Final = timedelta(minutes=5)
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
-_UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm)
+UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm)
+"""What `cryptography` raises for a key or certificate that it cannot read."""
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
@@ -96,8 +97,8 @@ def authority_reason(pair: Pair | None, lifetime: Lifetime, now_ms: int) -> str:
         return "it is missing"
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate)
-        key = _private(pair.key)
-    except _UNREADABLE:
+        key = private_key(pair.key)
+    except UNREADABLE:
         return "it cannot be read"
     if certificate.public_key() != key.public_key():
         return "its key does not match"
@@ -112,15 +113,15 @@ def renewal_reason(
         return "it is missing"
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate)
-        if certificate.public_key() != _private(pair.key).public_key():
+        if certificate.public_key() != private_key(pair.key).public_key():
             return "its key does not match"
-    except _UNREADABLE:
+    except UNREADABLE:
         return "it cannot be read"
     if not is_issued_by(pair.certificate, authority_certificate):
         return "another authority issued it"
     if certificate.subject != _name(subject.common_name, subject.organization):
         return "its subject differs"
-    missing = sorted({str(name.value) for name in _general_names(subject.names)} - _names_in(certificate))
+    missing = sorted({str(name.value) for name in _general_names(subject.names)} - names_in(certificate))
     if missing:
         return f"it lacks the name {missing[0]}"
     return _expiry_reason(certificate, lifetime, now_ms)
@@ -131,14 +132,14 @@ def is_issued_by(certificate: bytes, authority_certificate: bytes) -> bool:
     try:
         issuer = x509.load_pem_x509_certificate(authority_certificate)
         x509.load_pem_x509_certificate(certificate).verify_directly_issued_by(issuer)
-    except (*_UNREADABLE, InvalidSignature):
+    except (*UNREADABLE, InvalidSignature):
         return False
     return True
 
 
 def _expiry_reason(certificate: x509.Certificate, lifetime: Lifetime, now_ms: int) -> str:
     end = certificate.not_valid_after_utc
-    near = end - _time(now_ms) <= timedelta(days=lifetime.renewal_days)
+    near = end - time_of(now_ms) <= timedelta(days=lifetime.renewal_days)
     return f"it expires on {end:%Y-%m-%d}" if near else ""
 
 
@@ -146,11 +147,12 @@ def end_ms(pem: bytes) -> int | None:
     """When the first certificate in the file expires, milliseconds since the epoch; None: no certificate."""
     try:
         return int(x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp() * 1000)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
 
 
-def _names_in(certificate: x509.Certificate) -> set[str]:
+def names_in(certificate: x509.Certificate) -> set[str]:
+    """The host names and addresses that the certificate is valid for."""
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -170,9 +172,9 @@ def still_trusted(new: bytes, old: bytes, now_ms: int) -> bytes:
     for pem in certificates_in(old):
         try:
             certificate = x509.load_pem_x509_certificate(pem)
-            if certificate.public_key() != key and certificate.not_valid_after_utc > _time(now_ms):
+            if certificate.public_key() != key and certificate.not_valid_after_utc > time_of(now_ms):
                 kept.append(pem)
-        except _UNREADABLE:
+        except UNREADABLE:
             continue
     return b"".join(kept)
 
@@ -188,7 +190,7 @@ def without_former_keys(bundle: bytes) -> bytes:
 def is_recently_issued(certificate: bytes, now_ms: int) -> bool:
     """Whether the certificate was issued so recently that some pods may not have it yet."""
     begin = x509.load_pem_x509_certificate(certificate).not_valid_before_utc + _BACKDATED
-    return _time(now_ms) - begin < _SPREAD
+    return time_of(now_ms) - begin < _SPREAD
 
 
 # ---- issuing
@@ -201,7 +203,10 @@ def new_authority(
     private = _private_or_new(key, random_bytes)
     name = _name(common_name, "")
     signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(private.public_key())
-    end, serial_number = _time(now_ms) + timedelta(days=lifetime.validity_days), _serial_number(random_bytes)
+    end, serial_number = (
+        time_of(now_ms) + timedelta(days=lifetime.validity_days),
+        _serial_number(random_bytes),
+    )
     builder = (
         _builder(name, name, private, end, now_ms, serial_number)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -216,9 +221,9 @@ def issue(
 ) -> Pair:
     """A new key with a certificate for servers and clients, which expires before its authority."""
     issuer = x509.load_pem_x509_certificate(authority.certificate)
-    signing = _private(authority.key)
+    signing = private_key(authority.key)
     private = _new_private_key(random_bytes)
-    end = min(issuer.not_valid_after_utc, _time(now_ms) + timedelta(days=lifetime.validity_days))
+    end = min(issuer.not_valid_after_utc, time_of(now_ms) + timedelta(days=lifetime.validity_days))
     signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key())
     builder = (
         _builder(
@@ -246,7 +251,7 @@ def issue(
 
 def pkcs12(pair: Pair, authority_certificate: bytes, password: str) -> bytes:
     """A PKCS #12 key store for Java: key, certificate and the authority's certificate."""
-    key = _private(pair.key)
+    key = private_key(pair.key)
     certificate = x509.load_pem_x509_certificate(pair.certificate)
     authority = [x509.load_pem_x509_certificate(authority_certificate)]
     locked = serialization.BestAvailableEncryption(password.encode())
@@ -276,7 +281,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(private.public_key())
         .serial_number(serial_number)
-        .not_valid_before(_time(now_ms) - _BACKDATED)
+        .not_valid_before(time_of(now_ms) - _BACKDATED)
         .not_valid_after(end)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(private.public_key()), critical=False)
     )
@@ -309,8 +314,8 @@ def _pair(private: PrivateKey, certificate: x509.Certificate) -> Pair:
     return Pair(key, certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def _private(pem: bytes) -> PrivateKey:
-    """Raises ValueError, TypeError."""
+def private_key(pem: bytes) -> PrivateKey:
+    """The key in a PEM file without a password. Raises `UNREADABLE`."""
     key = serialization.load_pem_private_key(pem, None)
     if not isinstance(key, PrivateKey):
         raise TypeError("the private key is neither an EC nor an RSA key")
@@ -319,8 +324,8 @@ def _private(pem: bytes) -> PrivateKey:
 
 def _private_or_new(pem: bytes | None, random_bytes: RandomBytes) -> PrivateKey:
     try:
-        return _private(pem or b"")
-    except _UNREADABLE:
+        return private_key(pem or b"")
+    except UNREADABLE:
         return _new_private_key(random_bytes)
 
 
@@ -356,5 +361,6 @@ def _general_name(name: str) -> x509.DNSName | x509.IPAddress:
         return x509.DNSName(name)
 
 
-def _time(now_ms: int) -> datetime:
+def time_of(now_ms: int) -> datetime:
+    """The time in UTC, to the second."""
     return datetime.fromtimestamp(now_ms // 1000, UTC)

@@ -15,7 +15,14 @@ from ottla_operator.planning.observed import Observed, ZooKeeperState
 from ottla_operator.planning.reassign_requests import ReassignRequest
 from ottla_operator.planning.rebalance_run import LOAD_REBALANCE
 from ottla_operator.planning.replacement import Replacement
-from ottla_operator.planning.revision import Revision, Upgrade, restart_reasons, version_of
+from ottla_operator.planning.revision import (
+    PerBroker,
+    Revision,
+    Upgrade,
+    combined_hash,
+    restart_reasons,
+    version_of,
+)
 from ottla_operator.planning.rolling import Roll
 from ottla_operator.planning.scaling import SCALE_UP, Members, Scaling
 from ottla_operator.planning.steps import ClusterStep
@@ -34,7 +41,7 @@ class Decisions:
     """The decisions of one reconciliation about the brokers."""
 
     members: Members
-    target: Revision
+    targets: PerBroker[Revision]
     roll: Roll
     scaling: Scaling
     replacement: Replacement
@@ -81,20 +88,21 @@ def _under_min_isr(observed: Observed) -> int:
 
 def status_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) -> BrokerClusterStatus:
     """The new status, without conditions."""
-    members, target, roll, scaling = decided.members, decided.target, decided.roll, decided.scaling
+    members, roll, scaling = decided.members, decided.roll, decided.scaling
+    target_hash = combined_hash(decided.targets)
     kafka, before = observed.kafka, cluster.status
     now = iso_time(observed.now_ms)
     ready = [broker for broker in members.desired if observed.in_service(broker)]
     rollout = None
     if not roll.done:
-        old = before.rollout if before.rollout and before.rollout.target_hash == target.hash else None
+        old = before.rollout if before.rollout and before.rollout.target_hash == target_hash else None
         rollout = RolloutStatus(
-            id=old.id if old else f"roll-{target.hash}-{observed.now_ms // 1000}",
-            target_hash=target.hash,
+            id=old.id if old else f"roll-{target_hash}-{observed.now_ms // 1000}",
+            target_hash=target_hash,
             updated=roll.updated,
             total=roll.total,
             started_at=old.started_at if old else now,
-            cause=broker_cause(cluster, observed, target),
+            cause=broker_cause(cluster, observed, decided.targets),
         )
     reassignment = None
     if scaling.reason and scaling.remaining:
@@ -161,7 +169,7 @@ def _zookeeper_status(cluster: BrokerCluster, zookeeper: ZooKeeperState) -> ZooK
 
 
 def _broker_statuses(observed: Observed, decided: Decisions) -> list[BrokerStatus]:
-    members, target = decided.members, decided.target
+    members, targets = decided.members, decided.targets
     statuses = []
     for broker in (*members.desired, *members.surplus):
         instance = observed.brokers.get(broker)
@@ -176,7 +184,7 @@ def _broker_statuses(observed: Observed, decided: Decisions) -> list[BrokerStatu
         elif state == "Running" and not observed.in_service(broker):
             state = "NotReady"
         reasons = (
-            restart_reasons(target, instance.config_hash, instance.settings)
+            restart_reasons(targets.of(broker), instance.config_hash, instance.settings)
             if broker in members.desired and instance.config_hash
             else []
         )
@@ -206,7 +214,8 @@ def _broker_statuses(observed: Observed, decided: Decisions) -> list[BrokerStatu
 
 def findings_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) -> list[Finding]:
     """The conditions, Ready first."""
-    target, roll, scaling, settings = decided.target, decided.roll, decided.scaling, decided.settings
+    roll, scaling, settings = decided.roll, decided.scaling, decided.settings
+    target_hash = combined_hash(decided.targets)
     kafka = observed.kafka
     offline = [partition.name for partition in kafka.partitions() if partition.leader < 0]
     lagging = [partition.name for partition in kafka.partitions() if partition.under_replicated]
@@ -230,7 +239,7 @@ def findings_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) 
             else yes("FullyReplicated", "AllInSync")
         )
     stale = roll.total - roll.updated
-    outdated = f"{stale} of {roll.total} brokers are not on revision {target.hash}"
+    outdated = f"{stale} of {roll.total} brokers are not on revision {target_hash}"
     outdated += "" if roll.hold is None else f", and wait for {roll.hold.message}"
     findings.append(
         no("ConfigApplied", "Outdated", outdated)
@@ -239,7 +248,7 @@ def findings_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) 
         if observed.zookeeper.outdated
         else no("ConfigApplied", "Applying", "; ".join(map(str, settings)))
         if settings
-        else yes("ConfigApplied", "UpToDate", f"revision {target.hash}")
+        else yes("ConfigApplied", "UpToDate", f"revision {target_hash}")
     )
     if roll.stalled or observed.zookeeper.stalled:
         findings.append(no("Rolling", "Stalled", roll.stalled or observed.zookeeper.stalled))
@@ -302,7 +311,7 @@ def _ready(cluster: BrokerCluster, observed: Observed, decided: Decisions, offli
         return no("Ready", "Rolling", _roll_progress(roll, decided.upgrade))
     if not_ready:
         ready = len(decided.members.working) - len(not_ready)
-        message = f"{ready} of {cluster.spec.replicas} brokers are ready"
+        message = f"{ready} of {len(decided.members.desired)} brokers are ready"
         reasons = [
             f"broker {broker}: {observed.brokers[broker].message}"
             for broker in not_ready
@@ -324,4 +333,4 @@ def _ready(cluster: BrokerCluster, observed: Observed, decided: Decisions, offli
         return no("Ready", "BrokersFenced", f"broker {fenced} is fenced by an annotation")
     if decided.upgrade.refused:
         return no("Ready", "DowngradeRefused", decided.upgrade.refused)
-    return yes("Ready", "AllBrokersReady", f"{cluster.spec.replicas} brokers are ready")
+    return yes("Ready", "AllBrokersReady", f"{len(decided.members.desired)} brokers are ready")

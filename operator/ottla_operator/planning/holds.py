@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from ottla_operator.conditions import find, iso_time
 from ottla_operator.planning.observed import Observed, ZooKeeperState
-from ottla_operator.planning.revision import Revision, is_urgent
+from ottla_operator.planning.revision import PerBroker, Revision, combined_hash, is_urgent
 from ottla_operator.planning.windows import next_start_ms
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import RollCause
@@ -65,15 +65,16 @@ class Due:
         return "Operator" in (self.brokers, self.servers)
 
 
-def due_rolls(cluster: BrokerCluster, observed: Observed, target: Revision, working: Collection[int]) -> Due:
+def due_rolls(
+    cluster: BrokerCluster, observed: Observed, targets: PerBroker[Revision], working: Collection[int]
+) -> Due:
     """The rolls that may begin, but for a hold. `working`: the brokers that should be in service."""
     zookeeper = observed.zookeeper
     running = [observed.brokers[broker] for broker in working if broker in observed.brokers]
-    outdated = [broker for broker in running if broker.config_hash != target.hash]
-    waiting = any(not is_urgent(target, broker.config_hash, broker.settings) for broker in outdated)
-    brokers = (
-        broker_cause(cluster, observed, target) if waiting and cluster.may_roll_to(target.hash) else None
-    )
+    outdated = [broker for broker in running if broker.config_hash != targets.of(broker.id).hash]
+    waiting = any(not is_urgent(targets.of(b.id), b.config_hash, b.settings) for b in outdated)
+    allowed = waiting and cluster.may_roll_to(combined_hash(targets))
+    brokers = broker_cause(cluster, observed, targets) if allowed else None
     servers = (
         server_cause(cluster, zookeeper)
         if zookeeper.outdated and cluster.may_roll_to(zookeeper.revision)
@@ -87,16 +88,16 @@ def due_rolls(cluster: BrokerCluster, observed: Observed, target: Revision, work
     return Due(brokers, servers, begun, stalled)
 
 
-def broker_cause(cluster: BrokerCluster, observed: Observed, target: Revision) -> RollCause:
+def broker_cause(cluster: BrokerCluster, observed: Observed, targets: PerBroker[Revision]) -> RollCause:
     """What the revision of the brokers was changed by."""
     before = cluster.status.rollout
     if before is None:
         # After an upgrade of the operator, none has the new revision yet.
-        known = any(broker.config_hash == target.hash for broker in observed.brokers.values())
+        known = any(b.config_hash == targets.of(b.id).hash for b in observed.brokers.values())
         return "Spec" if known else _cause(cluster)
     # The second roll of an upgrade continues the first one.
     continues = cluster.status.upgrade is not None and cluster.status.upgrade.phase == "Binaries"
-    return before.cause if before.target_hash == target.hash or continues else _cause(cluster)
+    return before.cause if before.target_hash == combined_hash(targets) or continues else _cause(cluster)
 
 
 def server_cause(cluster: BrokerCluster, zookeeper: ZooKeeperState) -> RollCause:

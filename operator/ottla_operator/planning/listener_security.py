@@ -8,7 +8,7 @@ another authority signs it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,6 +33,8 @@ class SecurityFiles:
     """The broker's key and certificate."""
     cluster_ca: str
     clients_ca: str
+    listener_keystore: Callable[[str], str]
+    """The listener's own key and certificate, by its name."""
 
 
 def lifetime_of(authority: CertificateAuthority) -> Lifetime:
@@ -99,7 +101,9 @@ def _of_listener(listener: Listener, files: SecurityFiles) -> dict[str, str]:
     kind = listener.authentication.type if listener.authentication is not None else ""
     settings: dict[str, str] = {}
     if listener.tls:
-        settings |= _of_tls(kafka_name(listener), files.keystore, files.clients_ca if kind == "tls" else "")
+        own = listener.own_certificate is not None
+        keystore = files.listener_keystore(listener.name) if own else files.keystore
+        settings |= _of_tls(kafka_name(listener), keystore, files.clients_ca if kind == "tls" else "")
     if kind == "scram-sha-512":
         prefix = _prefix(kafka_name(listener))
         settings[f"{prefix}sasl.enabled.mechanisms"] = SCRAM_MECHANISM

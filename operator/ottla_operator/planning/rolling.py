@@ -62,8 +62,7 @@ class Roll:
 
 def plan_roll(
     observed: Observed,
-    members: Collection[int],
-    target_hash: str,
+    targets: Mapping[int, str],
     policy: RollingUpdate,
     *,
     approved: bool = True,
@@ -71,17 +70,17 @@ def plan_roll(
     hold: Hold | None = None,
     urgent: Collection[int] = (),
 ) -> Roll:
-    """Decide over the brokers `members`, which are all desired. `approved`: the strategy allows the roll;
-    `fenced`: other brokers, which are down on purpose; `hold`: why only the brokers `urgent` may begin."""
-    stale = [
-        b for b in sorted(members) if b in observed.brokers and observed.brokers[b].config_hash != target_hash
-    ]
+    """Decide over the brokers in `targets`, which are all desired, with the revision that each should run.
+    `approved`: the strategy allows the roll; `fenced`: other brokers, which are down on purpose; `hold`: why
+    only the brokers `urgent` may begin."""
+    members = sorted(targets)
+    stale = [b for b in members if b in observed.brokers and observed.brokers[b].config_hash != targets[b]]
     total = len(members)
     if not stale:
         return Roll(updated=total, total=total)
     updated = total - len(stale)
     # Without brokers that have not been started yet.
-    bounced = [b for b in sorted(members) if b not in stale and b in observed.brokers]
+    bounced = [b for b in members if b not in stale and b in observed.brokers]
 
     def all_waiting(reason: str, stalled: str = "") -> Roll:
         return Roll((), dict.fromkeys(stale, reason), updated, total, stalled)
@@ -90,7 +89,7 @@ def plan_roll(
         return all_waiting("approval of the rollout")
     not_back = [b for b in bounced if not observed.in_service(b)]
     if not_back:
-        return all_waiting(*_not_back(observed, not_back[0], target_hash, policy))
+        return all_waiting(*_not_back(observed, not_back[0], targets[not_back[0]], policy))
     held = dict[int, str]()
     if hold is not None:
         held = {b: hold.message for b in stale if b not in urgent and not _is_due(observed, b, policy)}

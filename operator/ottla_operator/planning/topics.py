@@ -28,7 +28,7 @@ from ottla_operator.planning.steps import (
 from ottla_operator.resources import Topic, TopicStatus
 from ottla_operator.resources.common import config_texts
 from ottla_operator.resources.settings import THROTTLED_REPLICAS
-from ottla_operator.resources.topic import ReplicasChange
+from ottla_operator.resources.topic import ReplicasChange, TopicDefaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,19 @@ def plan_topics(
     placement: Placement,
     defaults: Defaults,
     busy: Collection[tuple[str, int]] = (),
+    for_unset: TopicDefaults | None = None,
 ) -> dict[str, ResourcePlan[TopicStatus]]:
-    """Plans by resource key. `busy`: partitions that this reconciliation reassigns for other reasons."""
+    """Plans by resource key. `busy`: partitions that this reconciliation reassigns for other reasons;
+    `for_unset`: the cluster's `topicDefaults`."""
     plans: dict[str, ResourcePlan[TopicStatus]] = {}
+    for_unset = for_unset or TopicDefaults()
     owners: dict[str, Topic] = {}
     # The placement of each new topic takes those before it into account.
     layout = Layout(target_assignment(observed), placement.may_hold, placement.closed)
-    for topic in sorted(topics, key=lambda t: t.metadata.age_key):
+    for unset in sorted(topics, key=lambda t: t.metadata.age_key):
+        state = observed.kafka.topics.get(unset.topic_name)
+        kept = _partitions_kept(unset, state, for_unset)
+        topic = unset.with_defaults(for_unset.model_copy(update={"partitions": None}) if kept else for_unset)
         owner = owners.setdefault(topic.topic_name, topic)
         if topic.metadata.deleting:
             plans[topic.key] = _plan_deletion(topic, owner, observed, placement)
@@ -85,15 +91,22 @@ def plan_topics(
             plan = _not_ready(topic, "ClusterNotReady", "the cluster is not reachable")
             plans[topic.key] = replace(plan, keep_status=True)
         else:
-            state = observed.kafka.topics.get(topic.topic_name)
             if state is None:
                 plan = _plan_creation(topic, placement, defaults, layout)
                 factor = defaults.replicas
             else:
                 plan = _plan_existing(topic, state, placement, layout, busy)
                 factor = state.replication_factor
-            plans[topic.key] = replace(plan, warnings=_warnings(topic, factor, defaults))
+            plans[topic.key] = replace(plan, warnings=(*kept, *_warnings(topic, factor, defaults)))
     return plans
+
+
+def _partitions_kept(topic: Topic, state: TopicState | None, for_unset: TopicDefaults) -> tuple[str, ...]:
+    """A warning when the topic has more partitions than the cluster's default says, and keeps them."""
+    wanted, has = for_unset.partitions, len(state.partitions) if state is not None else 0
+    if topic.spec.partitions is not None or wanted is None or wanted >= has:
+        return ()
+    return (f"the cluster's topicDefaults.partitions is {wanted}, and the topic keeps its {has}",)
 
 
 def _warnings(topic: Topic, factor: int, defaults: Defaults) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from ottla_operator.planning.observed import (
     ZooKeeperState,
 )
 from ottla_operator.planning.pipeline_config import DriverLaunch
+from ottla_operator.planning.revision import PerBroker
 from ottla_operator.planning.steps import KafkaStep
 from ottla_operator.resources import AnyResource, BrokerCluster, Pipeline
 from ottla_operator.resources.cluster import ListenerStatus
@@ -115,7 +116,7 @@ class Platform(Protocol):
     async def ensure_children(
         self,
         cluster: BrokerCluster,
-        launch: BrokerLaunch,
+        launches: PerBroker[BrokerLaunch],
         *,
         under_replicated: bool,
         hold_servers: bool = False,

@@ -27,6 +27,7 @@ from ottla.security.clients import ClientSecurity
 from ottla.wire.connection import BrokerConnection
 from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, ZooKeeperState
+from ottla_operator.planning.revision import PerBroker
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.platform.local_security import LocalSecurity, SecretFiles
 from ottla_operator.platform.processes import (
@@ -107,7 +108,7 @@ class LocalPlatform:
         ports = dict.fromkeys(self.client_ports(cluster, broker), "--port")
         of_listeners = {
             port: f"broker {other}"
-            for other in range(cluster.spec.replicas)
+            for other in cluster.broker_ids
             for port in self.client_ports(cluster, other)
         }
         http = _http_port(settings, broker)
@@ -135,8 +136,7 @@ class LocalPlatform:
 
     def bootstrap(self, cluster: BrokerCluster) -> str:
         """The bootstrap servers of the first listener."""
-        brokers = range(cluster.spec.replicas)
-        return ",".join(f"{HOST}:{self.client_ports(cluster, broker)[0]}" for broker in brokers)
+        return ",".join(f"{HOST}:{self.client_ports(cluster, broker)[0]}" for broker in cluster.broker_ids)
 
     def listeners(self, cluster: BrokerCluster) -> Sequence[ListenerStatus]:
         return self._secured.listeners(cluster) if cluster.spec.is_secured else ()
@@ -154,15 +154,21 @@ class LocalPlatform:
     async def ensure_children(
         self,
         cluster: BrokerCluster,
-        launch: BrokerLaunch,
+        launches: PerBroker[BrokerLaunch],
         *,
         under_replicated: bool,
         hold_servers: bool = False,
     ) -> Ensured:
         if not cluster.spec.is_secured:
             return Ensured()
-        brokers = {*range(cluster.spec.replicas), *self._known()}
-        return Ensured(await self._secured.ensure_children(cluster, sorted(brokers), self._clock_ms()))
+        known = self._known()
+        brokers = {*cluster.broker_ids, *known}
+        used = [
+            str(value)
+            for broker in known
+            for value in ((self._revision(broker) or {}).get("secured") or {}).values()
+        ]
+        return await self._secured.ensure_children(cluster, sorted(brokers), used, self._clock_ms())
 
     def _revision_file(self, broker: int) -> Path:
         return self.brokers_dir / str(broker) / "revision.json"

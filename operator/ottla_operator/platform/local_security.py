@@ -21,11 +21,16 @@ from ottla_operator.planning.cluster_secrets import (
     brokers_secret,
     certificate_secret,
     clients_ca,
+    clients_trust,
     cluster_ca,
+    given_secrets,
+    listener_file,
+    listeners_in_use,
     operator_secret,
     plan_secrets,
     secret_names,
 )
+from ottla_operator.planning.given_certificates import finding_of
 from ottla_operator.planning.listener_security import (
     REPLICATION,
     SCRAM_MECHANISM,
@@ -36,13 +41,14 @@ from ottla_operator.planning.listener_security import (
     security_settings,
 )
 from ottla_operator.planning.observed import Secret
-from ottla_operator.platform.interfaces import StepFailed
+from ottla_operator.platform.interfaces import Ensured, StepFailed
 from ottla_operator.platform.processes import write_atomically
 from ottla_operator.resources import AnyResource, BrokerCluster, User
-from ottla_operator.resources.cluster import ListenerStatus
+from ottla_operator.resources.cluster import Listener, ListenerStatus
 
 PORTS_APART: Final = 100
 _OWNER: Final = ".owner"
+_TRUSTED: Final = "ssl.truststore.location"
 
 
 class SecretFiles:
@@ -60,11 +66,11 @@ class SecretFiles:
         return (self._folder / name / entry).absolute()
 
     async def read(self, names: Collection[str]) -> Mapping[str, Secret]:
-        found = {}
-        for name in names:
-            if self.path(name).is_dir():
-                found[name] = self._read(name)
-        return found
+        return {name: self._read(name) for name in names if self.path(name).is_dir()}
+
+    def data_of(self, names: Iterable[str]) -> Mapping[str, Mapping[str, bytes]]:
+        """The content of the existing Secrets among `names`."""
+        return {name: self._read(name).data for name in names if self.path(name).is_dir()}
 
     def _read(self, name: str) -> Secret:
         data, versions = {}, []
@@ -135,20 +141,17 @@ class LocalSecurity:
 
     def listeners(self, cluster: BrokerCluster) -> Sequence[ListenerStatus]:
         """`status.listeners`: the bootstrap servers and trusted certificates of each listener."""
-        brokers = range(cluster.spec.replicas)
         found = []
         for number, listener in enumerate(listeners_of(cluster)):
-            ports = [self.client_ports(cluster, broker)[number] for broker in brokers]
-            trusted = self._trusted(cluster) if listener.tls else []
+            ports = [self.client_ports(cluster, broker)[number] for broker in cluster.broker_ids]
+            trusted = [data] if listener.tls and (data := self._trusted(cluster, listener)) else []
             servers = ",".join(f"{self._host}:{port}" for port in ports)
             found.append(ListenerStatus(name=listener.name, bootstrap_servers=servers, certificates=trusted))
         return found
 
-    def _trusted(self, cluster: BrokerCluster) -> list[str]:
-        try:
-            return [self._secrets.path(self.cluster_ca_secret(cluster), CA_CERTIFICATE).read_text()]
-        except OSError:
-            return []
+    def _trusted(self, cluster: BrokerCluster, listener: Listener) -> str:
+        names = [*secret_names(cluster.metadata.name), *given_secrets(cluster)]
+        return clients_trust(cluster, listener, self._secrets.data_of(names)).decode()
 
     @staticmethod
     def cluster_ca_secret(cluster: BrokerCluster) -> str:
@@ -161,7 +164,13 @@ class LocalSecurity:
         """The parts of the revision that affect local brokers: ports and types of listeners are for
         Kubernetes only."""
         spec = cluster.spec
-        listeners = [listener.model_dump(exclude={"port", "type"}) for listener in listeners_of(cluster)]
+        listeners = [
+            {
+                **listener.model_dump(exclude={"port", "type", "configuration"}),
+                **({"keystore": "own"} if listener.own_certificate is not None else {}),
+            }
+            for listener in listeners_of(cluster)
+        ]
         authorization = None if spec.authorization is None else spec.authorization.model_dump()
         return {"spec.listeners": json.dumps(listeners), "spec.authorization": json.dumps(authorization)}
 
@@ -173,6 +182,9 @@ class LocalSecurity:
             keystore=str(self._secrets.path(brokers_secret(name), f"{_file(broker)}.pem")),
             cluster_ca=str(self._secrets.path(self.cluster_ca_secret(cluster), CA_CERTIFICATE)),
             clients_ca=str(self._secrets.path(certificate_secret(clients_ca(name)), CA_CERTIFICATE)),
+            listener_keystore=lambda one: str(
+                self._secrets.path(brokers_secret(name), f"{listener_file(one)}.pem")
+            ),
         )
         ports = self.client_ports(cluster, broker)
         own = [
@@ -190,17 +202,21 @@ class LocalSecurity:
         """The settings with the inter-broker listener at this port."""
         return {**settings, "listeners": f"{REPLICATION}://{self._host}:{port},{settings['listeners']}"}
 
-    async def ensure_children(self, cluster: BrokerCluster, brokers: Iterable[int], now_ms: int) -> list[str]:
-        """Write the Secrets of authorities and certificates that are due. Returns descriptions; raises
-        StepFailed."""
-        read = await self._secrets.read(secret_names(cluster.metadata.name))
-        found = {name: secret.data for name, secret in read.items()}
+    async def ensure_children(
+        self, cluster: BrokerCluster, brokers: Iterable[int], used: Iterable[str], now_ms: int
+    ) -> Ensured:
+        """Write the Secrets of authorities and certificates that are due. `used`: values of the settings that
+        brokers run with. Raises StepFailed."""
+        found = self._secrets.data_of([*secret_names(cluster.metadata.name), *given_secrets(cluster)])
         names = {_file(broker): (self._host, "localhost") for broker in brokers}
-        planned = plan_secrets(cluster, names, found, now_ms, self._random_bytes)
+        hosts = {listener.name: [self._host] for listener in listeners_of(cluster)}
+        in_use = listeners_in_use(used)
+        planned = plan_secrets(cluster, names, found, now_ms, self._random_bytes, hosts=hosts, in_use=in_use)
         for name, data in planned.data.items():
             if found.get(name) != data:
                 await self._secrets.put(cluster, name, data)
-        return [f"write Secret {name}: {', '.join(why)}" for name, why in planned.changes.items()]
+        done = [f"write Secret {name}: {', '.join(why)}" for name, why in planned.changes.items()]
+        return Ensured(done, findings=finding_of(planned.flaws))
 
     # ---- the operator
 
@@ -231,7 +247,7 @@ class ClientFiles:
     """
 
     def __init__(self, folder: Path, secrets: SecretFiles) -> None:
-        self._folder = folder
+        self._folder = folder.absolute()
         self._secrets = secrets
 
     def write(self, cluster: BrokerCluster, users: Iterable[User]) -> Iterator[tuple[User, str]]:
@@ -243,15 +259,18 @@ class ClientFiles:
             if not properties:
                 continue
             path = self._folder / f"{user.metadata.name}.properties"
-            kept.add(path)
+            kept |= {path, Path(properties.get(_TRUSTED, path))}
             text = "".join(f"{name}={escaped(value)}\n" for name, value in properties.items())
-            if not path.exists() or path.read_text() != text:
-                self._folder.mkdir(mode=0o700, exist_ok=True)
-                write_atomically(path, text.encode())
+            self._write(path, text)
             servers, secret = properties["bootstrap.servers"], self._secrets.path(user.secret_name)
             yield user, f"{user.key}: bootstrap={servers} properties={path.absolute()} secret={secret}"
-        for path in set(self._folder.glob("*.properties")) - kept:
+        for path in {*self._folder.glob("*.properties"), *self._folder.glob("*.crt")} - kept:
             path.unlink(missing_ok=True)
+
+    def _write(self, path: Path, text: str) -> None:
+        if not path.exists() or path.read_text() != text:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            write_atomically(path, text.encode())
 
     def _properties(self, cluster: BrokerCluster, user: User) -> Mapping[str, str]:
         """The client properties; empty when no listener accepts the user, or without its Secret."""
@@ -265,15 +284,14 @@ class ClientFiles:
         )
         if listener is None or not user.status.secret:
             return {}
-        servers = {status.name: status.bootstrap_servers for status in cluster.status.listeners}
-        properties = {"bootstrap.servers": servers.get(listener.name, "")}
+        status = next((one for one in cluster.status.listeners if one.name == listener.name), None)
+        properties = {"bootstrap.servers": status.bootstrap_servers if status is not None else ""}
         if listener.tls:
-            properties |= {
-                "ssl.truststore.type": "PEM",
-                "ssl.truststore.location": str(
-                    self._secrets.path(LocalSecurity.cluster_ca_secret(cluster), CA_CERTIFICATE)
-                ),
-            }
+            trusted = self._secrets.path(LocalSecurity.cluster_ca_secret(cluster), CA_CERTIFICATE)
+            if listener.own_certificate is not None and status is not None and status.certificates:
+                trusted = (self._folder / f"{listener.name}.crt").absolute()
+                self._write(trusted, "".join(status.certificates))
+            properties |= {"ssl.truststore.type": "PEM", _TRUSTED: str(trusted)}
         try:
             if user.authentication_type == "tls":
                 return {"security.protocol": "SSL", **properties, **self._key_store(user)}

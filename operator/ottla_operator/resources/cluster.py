@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from ottla_operator.resources.common import (
     AGE,
@@ -44,6 +45,7 @@ from ottla_operator.resources.settings import (
     is_connect_string,
     version_problem,
 )
+from ottla_operator.resources.topic import TopicDefaults, topic_settings_problems
 from ottla_operator.resources.windows import MaintenanceWindow, window_problems
 
 # Fields that only have an effect on Kubernetes; `ottla up` accepts and ignores them.
@@ -493,6 +495,9 @@ class BrokerClusterSpec(Model):
         default=None,
         description="The default quotas of client ids; removed with this field.",
     )
+    topic_defaults: TopicDefaults = Field(
+        default_factory=TopicDefaults, description="What holds for Topics that do not say it themselves."
+    )
 
     @property
     def is_secured(self) -> bool:
@@ -500,6 +505,20 @@ class BrokerClusterSpec(Model):
         return self.authorization is not None or any(
             listener.tls or listener.authentication is not None for listener in self.listeners
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PoolBrokers:
+    """The brokers of a BrokerPool, beside those of the cluster's own pool."""
+
+    name: str
+    brokers: tuple[int, ...]
+    """The ids of those that are to stay or to come."""
+    leaving: tuple[int, ...]
+    """The ids of those that exist and are to leave."""
+    spec: BrokerClusterSpec
+    """The spec of the cluster, with the pool's values in it."""
+    rack: str | None = None
 
 
 class BrokerStatus(Model):
@@ -758,6 +777,33 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
     kind: Literal["BrokerCluster"]
     status: BrokerClusterStatus = Field(default_factory=BrokerClusterStatus)
 
+    _pools: tuple[PoolBrokers, ...] = PrivateAttr(default=())
+
+    @property
+    def pools(self) -> tuple[PoolBrokers, ...]:
+        """The BrokerPools, once it is known which brokers they have (`planning.pools`)."""
+        return self._pools
+
+    def with_pools(self, pools: Sequence[PoolBrokers]) -> BrokerCluster:
+        """This cluster with the brokers of these pools."""
+        cluster = self.model_copy()
+        cluster._pools = tuple(pools)
+        return cluster
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        """The ids of all brokers that the cluster is to have."""
+        return (*range(self.spec.replicas), *sorted(b for pool in self._pools for b in pool.brokers))
+
+    def pool_of(self, broker: int) -> PoolBrokers | None:
+        """The BrokerPool of a broker; None for one of the cluster's own pool, or of a deleted BrokerPool."""
+        return next((pool for pool in self._pools if broker in (*pool.brokers, *pool.leaving)), None)
+
+    def of_broker(self, broker: int) -> BrokerCluster:
+        """This cluster, with the values of the broker's pool in its spec."""
+        pool = self.pool_of(broker)
+        return self if pool is None else self.model_copy(update={"spec": pool.spec})
+
     def may_roll_to(self, revision: str) -> bool:
         """Whether the strategy allows a roll to this revision. An approval names one or several."""
         approved = self.metadata.annotations.get(APPROVE_ANNOTATION, "")
@@ -790,6 +836,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             if name.startswith(_ZOOKEEPER_SECURITY):
                 message = "is set by the operator for its own ZooKeeper; it is allowed with zookeeper.connect"
                 yield Problem(f"spec.config[{name}]", message)
+        yield from topic_settings_problems("spec.topicDefaults.config", self.spec.topic_defaults.config)
         yield from self._listener_problems()
         yield from self._security_problems()
         yield from window_problems(self.spec.rolling_update.windows, "spec.rollingUpdate.windows")
@@ -861,12 +908,15 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         _, warnings = broker_settings_problems(settings)
         yield from (f"spec.config: {warning}" for warning in warnings)
         least = int(settings.get(_MIN_ISR, "1"))
-        brokers = self.spec.replicas
+        brokers = len(self.broker_ids)
         if least > brokers:
             yield (
                 f"spec.config[{_MIN_ISR}]: {least} is more than spec.replicas, which is {brokers}: no write "
                 "with acks=all can succeed"
             )
+        wanted = self.spec.topic_defaults.replicas
+        if wanted is not None and wanted > brokers:
+            yield f"spec.topicDefaults.replicas: {wanted} is more than spec.replicas, which is {brokers}"
         for name, effect in _FACTORS.items():
             factor = int(settings.get(name, str(brokers)))
             if factor > brokers:

@@ -266,14 +266,16 @@ def invalid_finding(problems: Sequence[str], ready: Finding | None) -> Finding:
 def status_with(
     kind: str, metadata: Mapping[str, Any], status: Mapping[str, Any], ready: Finding, now_ms: int
 ) -> dict[str, Any]:
-    """The status of a resource that cannot be reconciled: `ready`, and the rest unchanged."""
+    """The status of a resource that cannot be reconciled: `ready` for its generation, which the operator has
+    seen, and the rest unchanged."""
     try:
         parsed = _parse_status(kind, status)
     except ValidationError:
         parsed = _parse_status(kind, {})
     generation = int(metadata.get("generation", 0))
     conditions = merge(parsed.conditions, [ready], generation=generation, now_ms=now_ms, keep_others=True)
-    return parsed.model_copy(update={"conditions": conditions}).model_dump(by_alias=True, exclude_none=True)
+    changed = parsed.model_copy(update={"conditions": conditions, "observed_generation": generation})
+    return changed.model_dump(by_alias=True, exclude_none=True)
 
 
 def status_unknown(

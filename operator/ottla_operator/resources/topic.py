@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -15,6 +15,7 @@ from ottla_operator.resources.common import (
     UNMANAGED_SETTINGS,
     ClusterRef,
     ConfigMap,
+    ConfigValue,
     Definition,
     Model,
     PrinterColumn,
@@ -33,20 +34,62 @@ TOPIC_NAME = r"^[a-zA-Z0-9._-]+$"
 _TOPIC_NAME = re.compile(TOPIC_NAME)
 
 
+ReclaimPolicy = Literal["Delete", "Retain"]
+
+
+class TopicDefaults(Model):
+    """What a BrokerCluster says for Topics that do not say it themselves."""
+
+    partitions: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="The number of partitions. Topics grow with it and never shrink. Default: the brokers' "
+        "num.partitions, for new topics.",
+    )
+    replicas: int | None = Field(
+        default=None,
+        ge=1,
+        le=1000,
+        description="The replication factor. Default: the brokers' default.replication.factor, for new "
+        "topics.",
+    )
+    config: ConfigMap = Field(
+        default_factory=dict,
+        description="Kafka's topic settings; those of a Topic's own config have precedence, by name.",
+    )
+    reclaim_policy: ReclaimPolicy = Field(
+        default="Delete", description="Whether to delete a topic and its data with its resource."
+    )
+
+
 class TopicSpec(Model):
     cluster_ref: ClusterRef = Field(description="The cluster of the topic.")
     topic_name: Annotated[str, Field(pattern=TOPIC_NAME, min_length=1, max_length=249)] | None = Field(
         default=None, description="The topic's name. Default: the resource's name."
     )
     partitions: int | None = Field(
-        default=None, ge=1, le=100_000, description="Default: the brokers' num.partitions."
+        default=None,
+        ge=1,
+        le=100_000,
+        description="The number of partitions, which cannot decrease. Default: that of the cluster's "
+        "topicDefaults, else the brokers' num.partitions.",
     )
     replicas: int | None = Field(
-        default=None, ge=1, le=1000, description="Default: the brokers' default.replication.factor."
+        default=None,
+        ge=1,
+        le=1000,
+        description="The replication factor. Default: that of the cluster's topicDefaults, else the brokers' "
+        "default.replication.factor.",
     )
-    config: ConfigMap = Field(default_factory=dict, description="Kafka's topic settings.")
-    reclaim_policy: Literal["Delete", "Retain"] = Field(
-        default="Delete", description="Whether to delete the topic and its data with the resource."
+    config: ConfigMap = Field(
+        default_factory=dict,
+        description="Kafka's topic settings, besides those of the cluster's topicDefaults.",
+    )
+    reclaim_policy: ReclaimPolicy | None = Field(
+        default=None,
+        description="Whether to delete the topic and its data with the resource: Delete or Retain. Default: "
+        "that of the cluster's topicDefaults, else Delete.",
     )
     adopt: bool = Field(default=False, description="Take over an existing topic that differs from the spec.")
 
@@ -105,6 +148,14 @@ class TopicStatus(Status):
     )
 
 
+def topic_settings_problems(path: str, config: Mapping[str, ConfigValue]) -> Iterator[Problem]:
+    """The invalid ones of a topic's settings, which are at `path`."""
+    for setting, value in config_texts(config).items():
+        problem = topic_setting_problem(setting, value)
+        if problem is not None:
+            yield Problem(f"{path}[{setting}]", problem)
+
+
 def _never_fewer(old: TopicSpec, new: TopicSpec) -> bool:
     return old.partitions is None or (new.partitions is not None and new.partitions >= old.partitions)
 
@@ -150,7 +201,20 @@ class Topic(Resource[TopicSpec, TopicStatus]):
 
     @property
     def deletes_in_kafka(self) -> bool:
-        return self.spec.reclaim_policy == "Delete"
+        return self.spec.reclaim_policy != "Retain"
+
+    def with_defaults(self, defaults: TopicDefaults) -> Topic:
+        """This topic with the defaults of its cluster in the place of what its spec does not say."""
+        own = self.spec
+        spec = own.model_copy(
+            update={
+                "partitions": own.partitions or defaults.partitions,
+                "replicas": own.replicas or defaults.replicas,
+                "config": {**defaults.config, **own.config},
+                "reclaim_policy": own.reclaim_policy or defaults.reclaim_policy,
+            }
+        )
+        return self.model_copy(update={"spec": spec})
 
     def problems(self) -> Iterator[Problem]:
         name = self.topic_name
@@ -164,10 +228,7 @@ class Topic(Resource[TopicSpec, TopicStatus]):
                 "spec.topicName",
                 f"{name!r} is not allowed: names that start with __ are reserved for internal topics",
             )
-        for setting, value in config_texts(self.spec.config).items():
-            problem = topic_setting_problem(setting, value)
-            if problem is not None:
-                yield Problem(f"spec.config[{setting}]", problem)
+        yield from topic_settings_problems("spec.config", self.spec.config)
 
     def notes(self) -> Iterator[str]:
         least = config_texts(self.spec.config).get("min.insync.replicas", "1")

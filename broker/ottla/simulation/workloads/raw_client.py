@@ -122,6 +122,8 @@ class RawClient:
         while not self._stopping:
             await self._cluster.think(source, self._interval_s)
             machines = list(self._cluster.machines.values())
+            if self._strict:  # a broker that is being scaled away may begin again, if it is needed after all
+                machines = [machine for machine in machines if machine.wanted and machine.is_serving]
             await self._attack(source.choice(self._attacks), source.choice(machines), source)
 
     async def _attack(self, attack: Attack, machine: Machine, source: random.Random) -> None:
@@ -133,7 +135,7 @@ class RawClient:
             await attack(connection, machine, source)
             self.counts[name] = self.counts.get(name, 0) + 1
         except ConnectionEnded as problem:
-            if self._strict:
+            if self._strict and machine.wanted:  # not one that is just being scaled away
                 raise Violation(
                     f"each request has its response: {name} at {machine.host}: {problem}"
                 ) from problem

@@ -1,0 +1,120 @@
+"""Checks keys and certificates that others put into Secrets: listeners' own ones, and authorities.
+
+Called by `planning.cluster_secrets`. What cannot be used is described, never raised: the certificate that is
+in force stays so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from cryptography import x509
+
+from ottla_operator.conditions import Finding, no
+from ottla_operator.planning.certificates import (
+    UNREADABLE,
+    Pair,
+    certificates_in,
+    names_in,
+    private_key,
+    time_of,
+)
+
+CONDITION: Final = "CertificatesValid"
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """What is wrong with a certificate: `reason` is CamelCase, `message` says where."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A key with its certificates, and what is wrong with it. `pair` is None when it cannot be used."""
+
+    pair: Pair | None
+    flaw: Flaw | None = None
+
+
+def given_pair(
+    what: str, data: Mapping[str, bytes] | None, entries: tuple[str, str], renewal_days: int, now_ms: int
+) -> Given:
+    """The pair in a Secret. `what`: names the user and the Secret; `entries`: of the certificate and the
+    key; `data`: None when there is no such Secret."""
+    if data is None:
+        return _refused("SecretNotFound", f"{what} does not exist")
+    for entry in entries:
+        if not data.get(entry):
+            return _refused("InvalidSecret", f"{what} has no entry {entry}")
+    chain, key = data[entries[0]], data[entries[1]]
+    try:
+        certificates = [x509.load_pem_x509_certificate(pem) for pem in certificates_in(chain)]
+        if not certificates:
+            return _refused("InvalidCertificate", f"{what}, entry {entries[0]}: there is no certificate")
+    except UNREADABLE as error:
+        return _refused("InvalidCertificate", f"{what}, entry {entries[0]}: {error}")
+    try:
+        private = private_key(key)
+    except UNREADABLE as error:
+        return _refused("InvalidKey", f"{what}, entry {entries[1]}: {error}")
+    first = certificates[0]
+    if first.public_key() != private.public_key():
+        return _refused("KeyMismatch", f"{what}: the key does not belong to the first certificate")
+    now = time_of(now_ms)
+    if first.not_valid_before_utc > now:
+        return _refused(
+            "NotYetValid", f"{what}: it is valid from {first.not_valid_before_utc:%Y-%m-%d %H:%M}"
+        )
+    pair = Pair(_lines(key), b"".join(map(_lines, certificates_in(chain))))
+    end = first.not_valid_after_utc
+    if end <= now:
+        return _refused("Expired", f"{what}: it expired on {end:%Y-%m-%d}")
+    if end - now <= timedelta(days=renewal_days):
+        return Given(pair, Flaw("ExpiresSoon", f"{what}: it expires on {end:%Y-%m-%d}"))
+    return Given(pair)
+
+
+def lacks_hosts(pair: Pair, what: str, hosts: Iterable[str]) -> Flaw | None:
+    """The hosts for which clients would refuse the certificate."""
+    names = names_in(x509.load_pem_x509_certificate(pair.certificate))
+    missing = [host for host in hosts if host not in names and _wildcard(host) not in names]
+    if not missing:
+        return None
+    shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+    return Flaw("NamesMissing", f"{what}: it is not valid for {shown}")
+
+
+def authorities_in(pem: bytes) -> list[bytes]:
+    """The certificates of authorities in the file."""
+    return [each for each in certificates_in(pem) if _is_authority(each)]
+
+
+def _is_authority(pem: bytes) -> bool:
+    try:
+        extensions = x509.load_pem_x509_certificate(pem).extensions
+        return bool(extensions.get_extension_for_class(x509.BasicConstraints).value.ca)
+    except (*UNREADABLE, x509.ExtensionNotFound):
+        return False
+
+
+def finding_of(flaws: Sequence[Flaw]) -> list[Finding]:
+    """The condition with all flaws; empty when there are none."""
+    return [no(CONDITION, flaws[0].reason, "; ".join(flaw.message for flaw in flaws))] if flaws else []
+
+
+def _refused(reason: str, message: str) -> Given:
+    return Given(None, Flaw(reason, message))
+
+
+def _lines(pem: bytes) -> bytes:
+    return pem.strip() + b"\n"
+
+
+def _wildcard(host: str) -> str:
+    return f"*.{host.partition('.')[2]}"
