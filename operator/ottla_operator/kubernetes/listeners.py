@@ -13,7 +13,7 @@ from typing import Final
 from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.manifests_common import Manifest, build, digest
 from ottla_operator.kubernetes.observing import Listed, Object, annotations_of
-from ottla_operator.planning.cluster_secrets import listener_file
+from ottla_operator.planning.cluster_secrets import CLIENTS_CA, CLUSTER_CA, listener_file
 from ottla_operator.planning.listener_security import (
     REPLICATION,
     SecurityFiles,
@@ -29,7 +29,6 @@ REPLICATION_PORT: Final = 9091
 METRICS_NAME: Final = "tcp-prometheus"
 """The name of the pods' port of /metrics; the same as Strimzi's."""
 CERTIFICATES_DIR: Final = "/etc/ottla-certificates"
-CLUSTER_CA, CLIENTS_CA = "cluster-ca.crt", "clients-ca.crt"
 
 Advertised = Mapping[str, tuple[str, int]]
 """The address of a broker for external clients, by listener name."""

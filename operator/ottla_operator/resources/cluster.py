@@ -144,8 +144,13 @@ class Authorization(Model):
 
 
 class CertificateAuthority(Model):
-    """A certificate authority of the operator. The certificates that it signs have the same validity and
-    renewal."""
+    """A certificate authority. The certificates that it signs have the same validity and renewal."""
+
+    generate_certificate_authority: bool = Field(
+        default=True,
+        description="Whether the operator makes and renews the authority. false: its key and certificate are "
+        "those that others put into its two Secrets (ca.key and ca.crt).",
+    )
 
     validity_days: int = Field(default=365, ge=1, le=36500, description="Days that certificates are valid.")
     renewal_days: int = Field(
