@@ -57,6 +57,7 @@ from ottla_operator.resources.settings import (
     version_problem,
 )
 from ottla_operator.resources.topic import TopicDefaults, topic_settings_problems
+from ottla_operator.resources.windows import MaintenanceWindow, window_problems
 
 # Fields that only have an effect on Kubernetes; `ottla up` accepts and ignores them.
 KUBERNETES_ONLY = ("image", "rack", "resources", "template")
@@ -357,6 +358,12 @@ class RollingUpdate(Model):
     elect_preferred_leaders: bool = Field(
         default=True, description="Whether the operator elects preferred leaders when all brokers run."
     )
+    windows: list[MaintenanceWindow] = Field(
+        default_factory=list,
+        max_length=32,
+        description="When restarts of brokers and ZooKeeper servers may begin; one that has begun is "
+        "completed. Restarts on request do not wait. Default: at any time.",
+    )
 
 
 class ScaleDown(Model):
@@ -597,12 +604,20 @@ class BrokerStatus(Model):
     waiting_for: str = Field(default="", description="What the restart waits for; empty when it does not.")
 
 
+RollCause = Literal["Spec", "Operator"]
+ROLL_CAUSE: Final = (
+    "Spec: the resource was changed, or a restart requested; Operator: the operator was upgraded or set up "
+    "anew."
+)
+
+
 class RolloutStatus(Model):
     id: str = Field(description="The id of the roll.")
     target_hash: str = Field(description="The revision that brokers restart with.")
     updated: int = Field(description="The number of brokers that run it.")
     total: int = Field(description="The number of brokers.")
     started_at: str = Field(description="When the roll began.")
+    cause: RollCause = Field(default="Spec", description=ROLL_CAUSE)
 
 
 class ReassignmentStatus(Model):
@@ -735,6 +750,7 @@ class ZooKeeperStatus(Model):
     target_hash: str = Field(description="The revision of the spec; ottla.dev/approve-rollout approves it.")
     updated: int = Field(description="The number of servers that run it.")
     total: int = Field(description="The number of servers.")
+    cause: RollCause = Field(default="Spec", description=ROLL_CAUSE)
     servers: list[ZooKeeperServerStatus] = Field(
         default_factory=list,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]},
@@ -896,6 +912,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         yield from topic_settings_problems("spec.topicDefaults.config", self.spec.topic_defaults.config)
         yield from self._listener_problems()
         yield from self._security_problems()
+        yield from window_problems(self.spec.rolling_update.windows, "spec.rollingUpdate.windows")
         yield from pod_problems(self.spec.template.pod, "spec.template.pod", "broker")
         if self.spec.zookeeper.managed is not None:
             of_servers = self.spec.zookeeper.managed.template.pod
