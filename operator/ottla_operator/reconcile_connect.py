@@ -1,7 +1,7 @@
 """One reconciliation of a ConnectCluster and its Connectors: observe, plan, execute, write the statuses.
 
-Called by the controller on Kubernetes, apart from the reconciliation of the BrokerCluster: workers that do not
-answer never hold up brokers.
+Called by the controller on Kubernetes, apart from the reconciliation of the BrokerCluster: workers that do
+not answer never hold up brokers.
 """
 
 from __future__ import annotations

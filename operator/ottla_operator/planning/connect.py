@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -105,7 +105,6 @@ def worker_properties(connect: ConnectCluster, bootstrap: str, client: Mapping[s
     """All settings of the workers. `client`: how their clients connect."""
     name = connect.metadata.name
     given = config_texts(connect.spec.config)
-    of_user = [each.strip() for each in given.pop("config.providers", "").split(",") if each.strip()]
     defaults = {
         "group.id": name,
         "config.storage.topic": f"{name}-configs",
@@ -120,13 +119,18 @@ def worker_properties(connect: ConnectCluster, bootstrap: str, client: Mapping[s
         **defaults,
         **given,
         "bootstrap.servers": bootstrap,
-        "config.providers": ",".join(dict.fromkeys((*_PROVIDERS, *of_user))),
+        "config.providers": _added(_PROVIDERS, given.get("config.providers", "")),
         "listeners": f"http://0.0.0.0:{REST_PORT}",
         "rest.advertised.host.name": f"${{env:{HOST_VARIABLE}}}",
         "rest.advertised.port": str(REST_PORT),
-        "plugin.path": PLUGINS_DIR,
+        "plugin.path": _added((PLUGINS_DIR,), given.get("plugin.path", "")),
         **{f"{prefix}{setting}": value for prefix in _CLIENTS for setting, value in client.items()},
     }
+
+
+def _added(ours: Iterable[str], given: str) -> str:
+    """Our entries of a list, and those of a setting."""
+    return ",".join(dict.fromkeys((*ours, *filter(None, map(str.strip, given.split(","))))))
 
 
 # ---- how clients connect

@@ -143,7 +143,9 @@ def _session() -> aiohttp.ClientSession:
 async def _request(session: aiohttp.ClientSession, method: str, url: str, body: object = None) -> Any:
     """The content of the response. Raises _Refused."""
     try:
-        async with session.request(method, url, json=body) as response:
+        # Without a body, aiohttp would name another type, which Connect refuses.
+        headers = {"Content-Type": "application/json"}
+        async with session.request(method, url, json=body, headers=headers) as response:
             content = await response.json(content_type=None) if response.status != 204 else None
             if response.status < 300:
                 return content

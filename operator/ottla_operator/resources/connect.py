@@ -34,7 +34,6 @@ NAME_MAX: Final = 40
 # Settings of workers that the operator makes from other fields.
 _RESERVED: Final = {
     "bootstrap.servers": "from spec.clusterRef or spec.bootstrapServers",
-    "plugin.path": "the image's plugins are in /opt/connect/plugins, and spec.plugins adds others",
     "security.protocol": "from spec.user, spec.tls and spec.authentication",
 }
 _RESERVED_PREFIXES: Final = ("listeners", "rest.", "sasl.", "ssl.", "admin.listeners")
@@ -127,7 +126,8 @@ class ConnectClusterSpec(Model):
     config: ConfigMap = Field(
         default_factory=dict,
         description="Kafka's worker settings. group.id is the resource's name by default, and the internal "
-        "topics are NAME-configs, NAME-offsets, NAME-status, with the cluster's default replication factor.",
+        "topics are NAME-configs, NAME-offsets, NAME-status, with the cluster's default replication factor. "
+        "plugin.path and config.providers are additions to the operator's.",
     )
     plugins: list[ConnectPlugin] = Field(
         default_factory=list,
@@ -215,9 +215,6 @@ class ConnectCluster(Resource[ConnectClusterSpec, ConnectClusterStatus]):
             if reason:
                 yield Problem(f"spec.config[{setting}]", f"is set by the operator: {reason}")
         yield from pod_problems(spec.template.pod, "spec.template.pod", "connect")
-
-    def ignored_by_up(self) -> Iterator[str]:
-        yield "ConnectClusters run on Kubernetes only; it is ignored"
 
 
 def _reserved(setting: str) -> str:
@@ -339,6 +336,3 @@ class Connector(Resource[ConnectorSpec, ConnectorStatus]):
         for name, reason in _OF_CONNECTOR.items():
             if name in self.spec.config:
                 yield Problem(f"spec.config[{name}]", f"is set by the operator: {reason}")
-
-    def ignored_by_up(self) -> Iterator[str]:
-        yield "Connectors run on Kubernetes only; it is ignored"

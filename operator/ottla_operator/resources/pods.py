@@ -1,10 +1,10 @@
 """The pod template of a resource: a strict subset of Kubernetes' PodTemplateSpec.
 
 Used by BrokerCluster (`spec.template.pod`, `spec.zookeeper.managed.template.pod`), Pipeline
-(`spec.driver.template.pod`, and `spec.executor…`) and ConnectCluster (`spec.template.pod`). The operator builds
-the pods with its own security context and volumes; a template adds to these and replaces none of them. Fields
-that could give a pod more permissions (privileged containers, namespaces and paths of the host, tokens of
-service accounts) are not in the model.
+(`spec.driver.template.pod`, and `spec.executor…`) and ConnectCluster (`spec.template.pod`). The operator
+builds the pods with its own security context and volumes; a template adds to these and replaces none of them.
+Fields that could give a pod more permissions (privileged containers, namespaces and paths of the host, tokens
+of service accounts) are not in the model.
 The CRD preserves unknown fields of a template, which the API server would otherwise drop silently, so that
 the operator can reject them by name in the status.
 """
