@@ -17,12 +17,13 @@ from ottla_operator.conditions import find, is_true, no, parse_iso_time
 from ottla_operator.planning.audits import Audits, with_audit
 from ottla_operator.planning.cluster import ClusterPlan, Placement, cluster_members, plan_cluster
 from ottla_operator.planning.groups import plan_group, query_of
+from ottla_operator.planning.holds import Holds, due_rolls, holds_of, window_hold
 from ottla_operator.planning.observed import DriverInstance, Observed
 from ottla_operator.planning.pipelines import ClusterView, plan_pipeline
 from ottla_operator.planning.quotas import plan_quotas, quota_owns_default_client
 from ottla_operator.planning.rebalance_run import is_measured, question_of
 from ottla_operator.planning.restarts import handled_restarts
-from ottla_operator.planning.revision import Revision, plan_upgrade, target_revision
+from ottla_operator.planning.revision import PerBroker, Revision, plan_upgrade, target_revision
 from ottla_operator.planning.steps import Reassign, ResourcePlan, Step
 from ottla_operator.planning.throttle import Throttling, plan_throttle
 from ottla_operator.planning.topics import Defaults, plan_topics
@@ -85,32 +86,41 @@ class Reconciler:
             return result
         result.observed = observed
         traits = self._platform.traits(cluster)
-        upgrade = plan_upgrade(cluster.spec, observed, traits, cluster.status.upgrade)
+        upgrade = plan_upgrade(cluster.spec, cluster.broker_ids, observed, traits, cluster.status.upgrade)
         restarts = handled_restarts(cluster, observed, self._platform.restart_request())
-        target = target_revision(cluster.spec, traits, upgrade.version, restarts[-1] if restarts else "")
+        targets = PerBroker(
+            target_revision(cluster.spec, traits, upgrade.version, restarts[-1] if restarts else "")
+        )
         elsewhere = quota_owns_default_client(r for r in members if isinstance(r, Quota))
+        holds = self._holds(cluster, observed, targets)
+        result.due_ms = holds.until_ms
+        if holds.servers is not None:
+            observed = replace(observed, zookeeper=observed.zookeeper.held(holds.servers.message))
         question = question_of(cluster, observed, cluster_members(cluster, observed))
         plan = plan_cluster(
             cluster,
             observed,
-            target,
+            targets,
             upgrade,
             restarts=restarts,
             proposed=await self._environment.compute(question.answer) if question is not None else None,
             quota_owns_default_client=elsewhere,
+            holds=holds,
         )
         if cluster.metadata.deleting:
             planned_all = [self._of_cluster(cluster, plan), *self._without_cluster(members, cluster, drivers)]
         else:
             audits = Audits.of((r for r in members if isinstance(r, Pipeline)), drivers)
-            planned_all = self._of_members(cluster, members, observed, plan, target, audits)
+            planned_all = self._of_members(cluster, members, observed, plan, targets.default, audits)
             planned_all += self._of_pipelines(cluster, members, drivers, plan.placement.usable)
         others = {c.metadata.name for c in clusters[1:]}
         orphans = [r for r in non_clusters if r.spec.cluster_ref.name != cluster.metadata.name]
         planned_all += self._without_cluster(orphans, None, drivers, others)
         planned_all += [_one_cluster_only(other, cluster) for other in clusters[1:]]
-        kept = await self._executor.ensure_children(cluster, target, observed, result)
-        await self._executor.execute(planned_all[0], cluster, target, result, kept)
+        kept = await self._executor.ensure_children(
+            cluster, targets, observed, result, hold_servers=holds.servers is not None
+        )
+        await self._executor.execute(planned_all[0], cluster, targets, result, kept)
         for event_record in plan.event_records:
             self._executor.record(
                 cluster, event_record.reason, event_record.message, warning=event_record.warning
@@ -122,7 +132,7 @@ class Reconciler:
                 if isinstance(planned.resource, Pipeline):
                     await self._executor.execute_driver_steps(planned, planned.resource, result)
                 else:
-                    await self._executor.execute(planned, cluster, target, result, Ensured())
+                    await self._executor.execute(planned, cluster, targets, result, Ensured())
 
         # The resources are independent of each other, so their requests run concurrently.
         ended = await asyncio.gather(
@@ -165,6 +175,15 @@ class Reconciler:
             await self._executor.finish(ResourcePlan(member, findings, member.status), [], result)
 
     # ---- planning
+
+    def _holds(self, cluster: BrokerCluster, observed: Observed, targets: PerBroker[Revision]) -> Holds:
+        due = due_rolls(cluster, observed, targets, cluster_members(cluster, observed).working)
+        window, others = window_hold(cluster, observed.now_ms), None
+        if self._environment.gate is not None:
+            may_begin = due.is_of_operator and window is None and cluster.metadata.acted_upon
+            idle = cluster.hibernates or cluster.metadata.deleting
+            others = self._environment.gate.ask(due if may_begin and not idle else None)
+        return holds_of(due, window, others)
 
     def _of_cluster(
         self, cluster: BrokerCluster, plan: ClusterPlan, throttling: Throttling | None = None

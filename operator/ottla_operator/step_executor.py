@@ -15,7 +15,7 @@ from ottla_operator.conditions import Condition, Finding, find, is_true, merge, 
 from ottla_operator.planning.certificates import RandomBytes, Subject, issue, new_password, pkcs12
 from ottla_operator.planning.observed import Observed
 from ottla_operator.planning.pipeline_config import DriverLaunch
-from ottla_operator.planning.revision import Revision
+from ottla_operator.planning.revision import PerBroker, Revision
 from ottla_operator.planning.steps import (
     DeleteSecret,
     EnsureZooKeeper,
@@ -62,6 +62,8 @@ class ReconcileResult:
     """The reasons of failed steps."""
     converged: bool = True
     """All resources are Ready: nothing is expected to change without an event."""
+    due_ms: int | None = None
+    """When something changes without an event: a maintenance window begins."""
 
     @property
     def idle(self) -> bool:
@@ -86,7 +88,7 @@ class StepExecutor:
         self,
         planned: ResourcePlan[Status],
         cluster: BrokerCluster,
-        target: Revision,
+        targets: PerBroker[Revision],
         result: ReconcileResult,
         ensured: Ensured,
     ) -> None:
@@ -96,7 +98,7 @@ class StepExecutor:
         if metadata.acted_upon:
 
             async def run_step(step: Step) -> None:
-                await self._execute_step(planned.resource, step, cluster, target)
+                await self._execute_step(planned.resource, step, cluster, targets)
 
             failures = failures + await self._execute_all(planned, run_step, result)
             if planned.status_when_done is not None and not failures:
@@ -139,7 +141,13 @@ class StepExecutor:
         return ensured
 
     async def ensure_children(
-        self, cluster: BrokerCluster, target: Revision, observed: Observed, result: ReconcileResult
+        self,
+        cluster: BrokerCluster,
+        targets: PerBroker[Revision],
+        observed: Observed,
+        result: ReconcileResult,
+        *,
+        hold_servers: bool = False,
     ) -> Ensured:
         """Create and repair the objects around the brokers, unless the resource is paused, unmanaged or
         deleted."""
@@ -149,7 +157,7 @@ class StepExecutor:
         lagging = any(partition.under_replicated for partition in observed.kafka.partitions())
         try:
             ensured = await self._platform.ensure_children(
-                cluster, launch_of(target), under_replicated=lagging
+                cluster, launches_of(targets), under_replicated=lagging, hold_servers=hold_servers
             )
         except StepFailed as failure:
             ensured = Ensured(failures=[failure])
@@ -198,7 +206,7 @@ class StepExecutor:
         return failures
 
     async def _execute_step(
-        self, resource: AnyResource, step: Step, cluster: BrokerCluster, target: Revision
+        self, resource: AnyResource, step: Step, cluster: BrokerCluster, targets: PerBroker[Revision]
     ) -> None:
         match step:
             case EnsureZooKeeper():
@@ -206,10 +214,10 @@ class StepExecutor:
             case StopZooKeeper():
                 await self._platform.stop_zookeeper(cluster)
             case StartBroker():
-                launch = launch_of(target) if step.on_target else None
+                launch = launch_of(targets.of(step.broker)) if step.on_target else None
                 await self._platform.start_broker(cluster, step.broker, launch)
             case StopBroker():
-                after = launch_of(target) if step.bounce else None
+                after = launch_of(targets.of(step.broker)) if step.bounce else None
                 await self._platform.stop_broker(cluster, step.broker, after)
             case ReplaceBroker():
                 await self._platform.replace_broker(cluster, step.broker)
@@ -301,6 +309,12 @@ class StepExecutor:
 def launch_of(target: Revision) -> BrokerLaunch:
     """The launch configuration of a revision."""
     return BrokerLaunch(target.hash, target.described, target.properties)
+
+
+def launches_of(targets: PerBroker[Revision]) -> PerBroker[BrokerLaunch]:
+    """The launch configuration of each broker's revision."""
+    of_pools = {broker: launch_of(target) for broker, target in targets.of_pools.items()}
+    return PerBroker(launch_of(targets.default), of_pools)
 
 
 def with_conditions(status: S, conditions: list[Condition], generation: int) -> S:

@@ -28,7 +28,7 @@ from tests.worlds.kubernetes_simulation import KubernetesSimulation
     [("", set()), ("1", {1}), ("0,2", {0, 2}), (" 1 , 2 ", {1, 2})],
 )
 def test_the_annotation_lists_brokers(text: str, expected: set[int]) -> None:
-    assert fenced_brokers({"ottla.dev/fenced": text}, 3) == (expected, "")
+    assert fenced_brokers({"ottla.dev/fenced": text}, range(3)) == (expected, "")
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_the_annotation_lists_brokers(text: str, expected: set[int]) -> None:
     [("one", "'one' is not a list of broker ids"), ("3", "broker 3 does not exist"), ("0,-1", "broker -1")],
 )
 def test_a_wrong_list_fences_nothing(text: str, problem: str) -> None:
-    fenced, message = fenced_brokers({"ottla.dev/fenced": text}, 3)
+    fenced, message = fenced_brokers({"ottla.dev/fenced": text}, range(3))
     assert fenced == set()
     assert problem in message
 

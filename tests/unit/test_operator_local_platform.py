@@ -13,6 +13,7 @@ import pytest
 
 from ottla.local.processes import free_port
 from ottla_operator.planning.observed import BrokerInstance
+from ottla_operator.planning.revision import PerBroker
 from ottla_operator.platform import local
 from ottla_operator.platform.interfaces import BrokerLaunch, StepFailed
 from ottla_operator.platform.local import LocalPlatform
@@ -282,7 +283,7 @@ LISTENERS = [listener("words", "scram-sha-512"), listener("certs", "tls")]
 
 
 def ensure_children(fixture: LocalPlatformFixture) -> Sequence[str]:
-    ensuring = fixture.platform.ensure_children(fixture.cluster, LAUNCH, under_replicated=False)
+    ensuring = fixture.platform.ensure_children(fixture.cluster, PerBroker(LAUNCH), under_replicated=False)
     return asyncio.run(ensuring).steps
 
 

@@ -30,16 +30,16 @@ from tests.worlds.operator_simulation import OperatorSimulation
     ],
 )
 def test_requests_are_parsed_and_validated(text: str, problem: str) -> None:
-    request = request_of({"ottla.dev/reassign": text}, 3)
+    request = request_of({"ottla.dev/reassign": text}, range(3))
     assert request is not None
     assert problem in request.problem
     assert bool(problem) == bool(request.problem)
 
 
 def test_an_empty_annotation_is_no_request() -> None:
-    assert request_of({}, 3) is None
-    assert request_of({"ottla.dev/reassign": " "}, 3) is None
-    assert request_of({"ottla.dev/reassign": '{"id": "a", "empty": []}'}, 3) == ReassignRequest("a")
+    assert request_of({}, range(3)) is None
+    assert request_of({"ottla.dev/reassign": " "}, range(3)) is None
+    assert request_of({"ottla.dev/reassign": '{"id": "a", "empty": []}'}, range(3)) == ReassignRequest("a")
 
 
 def cluster_status(sim: OperatorSimulation) -> BrokerClusterStatus:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ottla_operator.planning.holds import Hold
 from ottla_operator.planning.observed import (
     BrokerInstance,
     BrokerRunState,
@@ -65,6 +66,79 @@ def observe(*brokers: BrokerInstance, topics: tuple[TopicState, ...] = (), contr
 
 
 FULL = topic("t", ([0, 1, 2], [0, 1, 2]))
+
+
+HOLD = Hold("WaitingForWindow", "the window")
+
+
+@pytest.mark.parametrize(
+    ("observed", "urgent", "bounce", "waiting", "held"),
+    [
+        pytest.param(
+            observe(broker(0), broker(1), broker(2), topics=(FULL,)),
+            (),
+            (),
+            dict.fromkeys((0, 1, 2), "the window"),
+            True,
+            id="none begins",
+        ),
+        pytest.param(
+            observe(broker(0), broker(1), broker(2), topics=(FULL,)),
+            (2,),
+            (2,),
+            dict.fromkeys((0, 1), "the window"),
+            False,
+            id="one that was requested begins",
+        ),
+        pytest.param(
+            observe(broker(0), broker(1), broker(2, NEW, state="Starting"), topics=(FULL,)),
+            (),
+            (),
+            dict.fromkeys((0, 1), "broker 2, which is starting on revision new"),
+            False,
+            id="one that has begun is waited for",
+        ),
+        pytest.param(
+            observe(broker(0), broker(1), broker(2, state="Stopped", started_at_ms=NOW_MS), topics=(FULL,)),
+            (),
+            (2,),
+            dict.fromkeys((0, 1), "the window"),
+            False,
+            id="one that the operator has stopped is started",
+        ),
+        pytest.param(
+            observe(broker(0), broker(1), broker(2, state="Starting", started_at_ms=NOW_MS), topics=(FULL,)),
+            (),
+            (),
+            dict.fromkeys((0, 1, 2), "the window"),
+            True,
+            id="one that starts on the old revision stays on it",
+        ),
+        pytest.param(
+            observe(broker(0), broker(1), broker(2, state="Starting", started_at_ms=NOW_MS), topics=(FULL,)),
+            (1,),
+            (),
+            {0: "the window", 1: "broker 2, which is down", 2: "the window"},
+            False,
+            id="a requested one waits for one that is down",
+        ),
+        pytest.param(
+            observe(broker(0), broker(1), broker(2, state="Crashed", crashes=2), topics=(FULL,)),
+            (),
+            (2,),
+            dict.fromkeys((0, 1), "the window"),
+            False,
+            id="one that does not come up on the old revision gets the new one",
+        ),
+    ],
+)
+def test_while_restarts_are_held_only_urgent_ones_begin(
+    observed: Observed, urgent: tuple[int, ...], bounce: tuple[int, ...], waiting: dict[int, str], held: bool
+) -> None:
+    targets = dict.fromkeys(observed.brokers, NEW)
+    roll = plan_roll(observed, targets, RollingUpdate(), hold=HOLD, urgent=urgent)
+    assert (roll.bounce, dict(roll.waiting), roll.rests) == (bounce, waiting, held)
+    assert plan_roll(observed, targets, RollingUpdate()).hold is None
 
 
 @pytest.mark.parametrize(
@@ -173,14 +247,16 @@ FULL = topic("t", ([0, 1, 2], [0, 1, 2]))
 def test_the_next_broker_is_bounced_and_the_others_wait_with_a_reason(
     observed: Observed, bounce: tuple[int, ...], waiting: dict[int, str]
 ) -> None:
-    roll = plan_roll(observed, sorted(observed.brokers), NEW, RollingUpdate(timeout="10m"))
+    roll = plan_roll(observed, dict.fromkeys(observed.brokers, NEW), RollingUpdate(timeout="10m"))
     assert roll.bounce == bounce
     assert dict(roll.waiting) == waiting
 
 
 def test_a_broker_that_keeps_crashing_on_the_new_revision_stalls_the_roll() -> None:
     bad = broker(2, NEW, state="Crashed", crashes=2, message="ended with code 2: log.dir is no folder")
-    roll = plan_roll(observe(broker(0), broker(1), bad, topics=(FULL,)), [0, 1, 2], NEW, RollingUpdate())
+    roll = plan_roll(
+        observe(broker(0), broker(1), bad, topics=(FULL,)), dict.fromkeys(range(3), NEW), RollingUpdate()
+    )
     assert roll.bounce == ()
     assert (
         roll.stalled == "broker 2 does not come up on revision new: ended with code 2: log.dir is no folder"
@@ -192,8 +268,8 @@ def test_brokers_of_one_rack_are_bounced_together_within_the_limit() -> None:
     spread = topic("t", ([0, 1, 2], [0, 1, 2]), ([3, 4, 5], [3, 4, 5]))
     observed = observe(*(broker(b, rack=rack) for b, rack in racks.items()), topics=(spread,), controller=2)
     policy = RollingUpdate(max_unavailable_per_rack=2)
-    assert plan_roll(observed, sorted(racks), NEW, policy).bounce == (0, 3)
-    single = plan_roll(observed, sorted(racks), NEW, RollingUpdate())
+    assert plan_roll(observed, dict.fromkeys(racks, NEW), policy).bounce == (0, 3)
+    single = plan_roll(observed, dict.fromkeys(racks, NEW), RollingUpdate())
     assert single.bounce == (0,)
 
 
@@ -202,7 +278,7 @@ def test_brokers_of_one_rack_are_not_bounced_together_below_min_isr() -> None:
     observed = observe(
         broker(0, rack="a"), broker(1, rack="a"), broker(2, rack="b"), topics=(both,), controller=2
     )
-    roll = plan_roll(observed, [0, 1, 2], NEW, RollingUpdate(max_unavailable_per_rack=2))
+    roll = plan_roll(observed, dict.fromkeys(range(3), NEW), RollingUpdate(max_unavailable_per_rack=2))
     assert roll.bounce == (0,)
     assert "t-0" in roll.waiting[1]
 
@@ -376,7 +452,7 @@ def test_one_step_stays_within_min_isr_and_rack_limits(
             isr = [b for b in replicas if b not in out]
             topics.append(topic(f"t{number}", (replicas, isr), min_isr=min_isr))
     observed = observe(*brokers, topics=tuple(topics))
-    roll = plan_roll(observed, range(size), NEW, RollingUpdate(max_unavailable_per_rack=limit))
+    roll = plan_roll(observed, dict.fromkeys(range(size), NEW), RollingUpdate(max_unavailable_per_rack=limit))
     taken = [b for b in roll.bounce if observed.in_service(b)]
     if not taken:
         assert len(roll.bounce) <= 1

@@ -22,6 +22,7 @@ from ottla_operator.resources.settings import (
 from tests.worlds.operator_simulation import OperatorSimulation, SimulatedCluster
 
 OLD, NEW = "ottla:1", "ottla:2"
+BROKERS = range(3)
 
 
 def broker(number: int, version: str | None, image: str = OLD, *, ready: bool = True) -> BrokerInstance:
@@ -84,7 +85,7 @@ def spec(version: str | None, replicas: int = 3) -> BrokerClusterSpec:
 def test_the_protocol_version_follows_these_rules(
     brokers: list[BrokerInstance], wanted: str, version: str | None, phase: str | None, running: str
 ) -> None:
-    upgrade = plan_upgrade(spec(wanted), observe(*brokers), {"image": NEW}, default="3.7")
+    upgrade = plan_upgrade(spec(wanted), BROKERS, observe(*brokers), {"image": NEW}, default="3.7")
     assert upgrade.version == version
     assert (upgrade.status.phase if upgrade.status else None) == phase
     assert upgrade.running == running
@@ -95,21 +96,21 @@ def test_the_protocol_version_follows_these_rules(
 def test_the_second_roll_continues_while_a_broker_is_restarted_for_it(image: str, phase: str) -> None:
     brokers = [broker(0, "3.8", NEW), broker(1, "3.8", NEW), broker(2, "3.8", image, ready=False)]
     before = UpgradeStatus(from_version="3.8", to_version="3.9", phase="Protocol")
-    upgrade = plan_upgrade(spec("3.9"), observe(*brokers), {"image": NEW}, before, "3.7")
+    upgrade = plan_upgrade(spec("3.9"), BROKERS, observe(*brokers), {"image": NEW}, before, "3.7")
     assert upgrade.status is not None
     assert upgrade.status.phase == phase
 
 
 def test_a_raised_version_is_not_lowered() -> None:
     brokers = [broker(0, "3.9", NEW), broker(1, "3.8", NEW)]
-    upgrade = plan_upgrade(spec("3.8", 2), observe(*brokers), {"image": NEW}, default="3.0")
+    upgrade = plan_upgrade(spec("3.8", 2), range(2), observe(*brokers), {"image": NEW}, default="3.0")
     assert upgrade.version == "3.9"
     assert upgrade.refused == "brokers use inter.broker.protocol.version 3.9, which cannot be lowered to 3.8"
 
 
 def test_an_old_image_can_be_restored_until_the_version_is_raised() -> None:
     brokers = [broker(0, "3.8", NEW), broker(1, "3.8", OLD)]
-    upgrade = plan_upgrade(spec("3.8", 2), observe(*brokers), {"image": OLD}, default="3.0")
+    upgrade = plan_upgrade(spec("3.8", 2), range(2), observe(*brokers), {"image": OLD}, default="3.0")
     assert (upgrade.version, upgrade.refused, upgrade.status) == ("3.8", "", None)
 
 
@@ -126,7 +127,13 @@ def test_the_version_is_never_lowered_and_never_raised_past_the_binaries(
 ) -> None:
     instances = [broker(n, version, image, ready=up) for n, (version, image, up) in enumerate(brokers)]
     newest = max(version for version, _, _ in brokers)
-    upgrade = plan_upgrade(spec(wanted, len(instances)), observe(*instances), {"image": NEW}, default="2.8")
+    upgrade = plan_upgrade(
+        spec(wanted, len(instances)),
+        range(len(instances)),
+        observe(*instances),
+        {"image": NEW},
+        default="2.8",
+    )
     assert upgrade.version is not None
     assert upgrade.version >= newest
     assert upgrade.version in (newest, wanted)
@@ -140,7 +147,7 @@ def test_a_version_in_the_settings_takes_precedence() -> None:
     given_in_settings = BrokerClusterSpec.model_construct(
         version=None, replicas=1, config={PROTOCOL_VERSION: "3.9"}
     )
-    upgrade = plan_upgrade(given_in_settings, observe(broker(0, "3.8")), {"image": NEW})
+    upgrade = plan_upgrade(given_in_settings, BROKERS, observe(broker(0, "3.8")), {"image": NEW})
     assert (upgrade.version, upgrade.running) == (None, "3.8")
 
 
@@ -168,7 +175,7 @@ def test_a_version_in_two_fields_is_rejected() -> None:
 
 def test_the_default_version_causes_no_bounce() -> None:
     brokers = [broker(b, None, NEW) for b in range(3)]
-    upgrade = plan_upgrade(spec("3.9"), observe(*brokers), {"image": NEW})
+    upgrade = plan_upgrade(spec("3.9"), BROKERS, observe(*brokers), {"image": NEW})
     assert (upgrade.version, upgrade.status, upgrade.running) == (None, None, "3.9")
 
 

@@ -29,6 +29,7 @@ from ottla_operator.planning.observed import (
     ZooKeeperState,
 )
 from ottla_operator.planning.pipeline_config import DriverLaunch
+from ottla_operator.planning.revision import PerBroker
 from ottla_operator.planning.steps import (
     AlterBrokerSettings,
     AlterQuota,
@@ -229,7 +230,7 @@ class SimulatedCluster:
         return [("host", 9092 + broker) for broker in sorted(brokers)]
 
     def bootstrap(self, cluster: BrokerCluster) -> str:
-        addresses = self.addresses(cluster, range(cluster.spec.replicas))
+        addresses = self.addresses(cluster, cluster.broker_ids)
         return ",".join(f"{host}:{port}" for host, port in addresses)
 
     def listeners(self, cluster: BrokerCluster) -> Sequence[ListenerStatus]:
@@ -242,7 +243,12 @@ class SimulatedCluster:
         return self.restart_requested
 
     async def ensure_children(
-        self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
+        self,
+        cluster: BrokerCluster,
+        launches: PerBroker[BrokerLaunch],
+        *,
+        under_replicated: bool,
+        hold_servers: bool = False,
     ) -> Ensured:
         return Ensured()
 

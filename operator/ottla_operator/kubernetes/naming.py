@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from ottla_operator.resources.cluster import CLUSTER_NAME, CLUSTER_NAME_MAX
 from ottla_operator.resources.common import GROUP
 
 MANAGER: Final = "ottla-operator"
@@ -37,14 +38,14 @@ CERTIFICATES_ANNOTATION: Final = f"{GROUP}/certificates"
 ZOOKEEPER_STAGE_ANNOTATION: Final = f"{GROUP}/zookeeper-stage"
 NO_RACK: Final = "-"  # for a pod on a node without the label
 ADVERTISED_ANNOTATION: Final = f"{GROUP}/advertised"
+NODE_PORTS_ANNOTATION: Final = f"{GROUP}/node-ports"
+"""Of the bootstrap Service: the node ports of external listeners, by Service."""
 
 # A broker's settings in its pod: CONFIG_DIR/POD/PROPERTIES.
 CONFIG_DIR: Final = "/etc/ottla"
 PROPERTIES: Final = "server.properties"
 
-# Labels of the pods have the StatefulSet's name, an ordinal and a revision hash, in at most 63 characters.
-CLUSTER_NAME_MAX: Final = 40
-_CLUSTER_NAME = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+_CLUSTER_NAME = re.compile(CLUSTER_NAME)
 _ORDINAL = re.compile(r"-([0-9]+)$")
 
 

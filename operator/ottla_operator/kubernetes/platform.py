@@ -21,6 +21,7 @@ from ottla.security.tls import TlsSettings, client_context
 from ottla_operator.conditions import Finding
 from ottla_operator.kubernetes import (
     certificates,
+    external_access,
     listeners,
     manifests_brokers,
     manifests_zookeeper,
@@ -30,7 +31,8 @@ from ottla_operator.kubernetes import (
 )
 from ottla_operator.kubernetes.api import Api
 from ottla_operator.kubernetes.child_objects import ChildObjects
-from ottla_operator.kubernetes.listeners import AddressPending, Advertised
+from ottla_operator.kubernetes.external_access import ROUTE_KINDS, TLS_ROUTE_API, AddressPending
+from ottla_operator.kubernetes.listeners import Advertised
 from ottla_operator.kubernetes.managed_fields import foreign_fields
 from ottla_operator.kubernetes.manifests_common import Images, Manifest, claim_owner, is_of_former
 from ottla_operator.kubernetes.observing import Object, annotations_of, name_of, uid_of
@@ -46,16 +48,24 @@ from ottla_operator.kubernetes.zookeeper_planning import (
     revision_of,
 )
 from ottla_operator.planning.certificates import RandomBytes
-from ottla_operator.planning.cluster_secrets import clients_trust, given_secrets, plan_secrets, secret_names
+from ottla_operator.planning.cluster_secrets import (
+    authorities,
+    clients_trust,
+    generated_authorities,
+    given_secrets,
+    plan_secrets,
+    renewable_secrets,
+    secret_names,
+)
 from ottla_operator.planning.fencing import fenced_brokers
-from ottla_operator.planning.given_certificates import finding_of
-from ottla_operator.planning.listener_security import broker_subject
+from ottla_operator.planning.given_certificates import Flaw, finding_of
+from ottla_operator.planning.listener_security import broker_subject, listeners_of
 from ottla_operator.planning.observed import BrokerInstance, ZooKeeperServer, ZooKeeperState
-from ottla_operator.planning.revision import RESTART_OF_BROKER
+from ottla_operator.planning.revision import RESTART_OF_BROKER, PerBroker
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import ListenerStatus
-from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION, RESTART_POD_ANNOTATION
+from ottla_operator.resources.cluster import Listener, ListenerStatus
+from ottla_operator.resources.common import RENEW_ANNOTATION, REPLACE_KEY_ANNOTATION, RESTART_POD_ANNOTATION
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +94,7 @@ class KubernetesPlatform:
         self._name = cluster
         self._objects = ChildObjects(api, namespace, cluster, clock_ms)
         self._nodes: Mapping[str, Object] = {}
+        self._hold_servers = False
 
     # ---- addresses
 
@@ -95,13 +106,12 @@ class KubernetesPlatform:
         return manifests_brokers.bootstrap_servers(cluster)
 
     def listeners(self, cluster: BrokerCluster) -> list[ListenerStatus]:
-        listed = self._objects.listed
-        outside = [
-            listeners.advertised_in_config(listed, cluster, broker) for broker in sorted(self._configs())
-        ]
-        data = certificates.data_of(listed)
+        bootstrap = {
+            listener.name: self._known_bootstrap(cluster, listener) for listener in listeners_of(cluster)
+        }
+        data = certificates.data_of(self._objects.listed)
         return listeners.listener_statuses(
-            cluster, outside, lambda listener: clients_trust(cluster, listener, data)
+            cluster, bootstrap, lambda listener: clients_trust(cluster, listener, data)
         )
 
     def client_properties(self) -> Mapping[str, str]:
@@ -125,7 +135,8 @@ class KubernetesPlatform:
     # ---- observing
 
     async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]:
-        await self._objects.list(secrets=cluster.spec.is_secured)
+        routes = {ROUTE_KINDS[each.type] for each in listeners_of(cluster) if each.type in ROUTE_KINDS}
+        await self._objects.list(secrets=cluster.spec.is_secured, optional=routes)
         self._wait_for_deletion(cluster)
         await self._find_relabelled()
         await self._find_given(cluster)
@@ -148,6 +159,7 @@ class KubernetesPlatform:
             manifests_zookeeper.connect_string(cluster, secure=True),
         )
         self._roles = await self._find_roles(cluster)
+        self._hold_servers = False
         return self._zookeeper_state(cluster), instances
 
     async def _find_given(self, cluster: BrokerCluster) -> None:
@@ -221,6 +233,7 @@ class KubernetesPlatform:
                 role=self._roles.get(member, ServerRole()).name,
                 revision=revision_of(pod),
                 waiting_for=roll.waiting.get(member, ""),
+                urgent=member in roll.urgent,
             )
             for member, pod in sorted(observing.zookeeper_pods(listed, self._name).items())
         )
@@ -241,8 +254,14 @@ class KubernetesPlatform:
     # ---- objects around the brokers
 
     async def ensure_children(
-        self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
+        self,
+        cluster: BrokerCluster,
+        launches: PerBroker[BrokerLaunch],
+        *,
+        under_replicated: bool,
+        hold_servers: bool = False,
     ) -> Ensured:
+        self._hold_servers = hold_servers
         surroundings = manifests_brokers.build_children(
             cluster, self._images, under_replicated=under_replicated
         )
@@ -255,14 +274,14 @@ class KubernetesPlatform:
         # Servers restart with their certificates; without all Secrets, those are unknown.
         if cluster.spec.zookeeper.connect is None and certified:
             await self._ensure_zookeeper(cluster, self._zookeeper.servers, ensured)
-        await self._ensure_configs(cluster, launch, ensured)
+        await self._ensure_configs(cluster, launches, ensured)
         await self._ensure_racks(cluster, ensured)
         if self._set is None:
-            await ensured.attempt(self._ensure_set(cluster, launch))
+            await ensured.attempt(self._ensure_set(cluster, launches.default))
         await self._check_classes(cluster, ensured)
         await self._own_claims(cluster, ensured)
         await self._grow_volumes(cluster, ensured)
-        await ensured.attempt(self._ensure_set(cluster, launch))
+        await ensured.attempt(self._ensure_set(cluster, launches.default))
         if self._zookeeper.sets_acls and certified and await ensured.attempt(self._set_node_acls(cluster)):
             await self._ensure_zookeeper(cluster, ServerStage.TLS, ensured)
         ensured.findings += [*self._volume_findings(cluster), *self._objects.findings()]
@@ -274,7 +293,7 @@ class KubernetesPlatform:
             await ensured.attempt(self._objects.ensure(manifest))
         pods = observing.zookeeper_pods(self._objects.listed, self._name)
         # A server restarts with the newest configuration, so that the StatefulSet needs its ConfigMap.
-        if is_held(cluster, self._servers_set, stateful_set, pods):
+        if is_held(cluster, self._servers_set, stateful_set, pods, hold=self._hold_servers):
             complete = await ensured.attempt(self._keep_servers(config, stateful_set))
         else:
             complete = await ensured.attempt(self._objects.ensure(config)) and await ensured.attempt(
@@ -316,7 +335,8 @@ class KubernetesPlatform:
             return ServerRoll()
         pods = observing.zookeeper_pods(self._objects.listed, self._name)
         members = manifests_zookeeper.managed(cluster).replicas
-        return plan_roll(cluster, live, wanted, pods, members, self._roles, self._clock_ms())
+        now_ms, hold = self._clock_ms(), self._hold_servers
+        return plan_roll(cluster, live, wanted, pods, members, self._roles, now_ms, hold=hold)
 
     async def _keep_servers(self, config: Manifest, wanted: Manifest) -> str:
         """While the new template waits for an approval: new certificates only, and a ConfigMap that is as it
@@ -353,21 +373,48 @@ class KubernetesPlatform:
         return TlsSettings.of(self.client_properties().get)
 
     async def _ensure_external(self, cluster: BrokerCluster, ensured: Ensured) -> None:
+        """Services, Ingresses and TLSRoutes of the listeners, and the bootstrap Service, which has the node
+        ports of the others."""
+        wanted = external_access.build_access(cluster, self._objects.listed, self._brokers_wanted(cluster))
+        unavailable = self._objects.unavailable
+        for kind in sorted({manifest["kind"] for manifest in wanted}.intersection(unavailable)):
+            ensured.failures.append(_kind_missing(kind, unavailable[kind]))
+        for manifest in wanted:
+            if manifest["kind"] not in unavailable:
+                await ensured.attempt(self._objects.ensure(manifest))
         listed = self._objects.listed
-        brokers = self._brokers_wanted(cluster)
-        for manifest in listeners.build_external_services(cluster, listed, brokers):
-            await ensured.attempt(self._objects.ensure(manifest))
+        ports = external_access.node_ports_annotation(cluster, listed, wanted)
+        service = manifests_brokers.build_bootstrap_service(cluster, ports)
+        await ensured.attempt(self._objects.ensure(service))
 
-        async def delete(service: str) -> str:
-            await self._objects.delete("Service", service)
-            return f"delete Service {service}"
+        async def delete(kind: str, name: str) -> str:
+            await self._objects.delete(kind, name)
+            return f"delete {kind} {name}"
 
-        for service in listeners.obsolete_external_services(cluster, listed, brokers):
-            await ensured.attempt(delete(service))
+        for kind, name in external_access.obsolete(cluster, listed, wanted):
+            await ensured.attempt(delete(kind, name))
+        for listener in listeners.external_listeners(cluster):
+            try:
+                self._bootstrap(cluster, listener)
+            except AddressPending as pending:
+                message = f"the bootstrap of listener {listener.name}: {pending}"
+                ensured.failures.append(StepFailed("AddressPending", message))
 
-    def _brokers_wanted(self, cluster: BrokerCluster) -> int:
-        """The number of brokers, including those that leave and are not removed yet."""
-        return max([cluster.spec.replicas, *(broker + 1 for broker in self._configs())])
+    def _brokers_wanted(self, cluster: BrokerCluster) -> list[int]:
+        """The ids of all brokers, including those that leave and are not removed yet."""
+        return sorted({*cluster.broker_ids, *self._configs()})
+
+    def _bootstrap(self, cluster: BrokerCluster, listener: Listener) -> list[tuple[str, int]]:
+        """The bootstrap servers of a listener. Raises AddressPending."""
+        return external_access.bootstrap_addresses(
+            cluster, listener, sorted(self._configs()), self._objects.listed, self._nodes
+        )
+
+    def _known_bootstrap(self, cluster: BrokerCluster, listener: Listener) -> list[tuple[str, int]]:
+        try:
+            return self._bootstrap(cluster, listener)
+        except AddressPending:
+            return []
 
     async def _ensure_certificates(self, cluster: BrokerCluster, ensured: Ensured) -> bool:
         """Returns whether all Secrets exist. The first failure ends it: certificates are signed with the keys
@@ -379,18 +426,18 @@ class KubernetesPlatform:
                 self._objects.find_unlabelled("Secret", name)
             ):
                 return False
-        for name in certificates.keys_to_replace(self._objects.listed, self._name):
+        listed = self._objects.listed
+        for name in certificates.annotated(listed, generated_authorities(cluster), REPLACE_KEY_ANNOTATION):
             if not await ensured.attempt(self._delete_key(name)):
                 return False
         names = {
             naming.broker_pod(self._name, broker): self._names_of(cluster, broker)
-            for broker in range(self._brokers_wanted(cluster))
+            for broker in self._brokers_wanted(cluster)
         }
         found = certificates.data_of(self._objects.listed)
         servers = manifests_zookeeper.server_names(cluster)
-        addresses = {
-            broker: self._known_addresses(cluster, broker) for broker in range(cluster.spec.replicas)
-        }
+        addresses = {broker: self._known_addresses(cluster, broker) for broker in cluster.broker_ids}
+        renew = certificates.annotated(self._objects.listed, renewable_secrets(cluster), RENEW_ANNOTATION)
         planned = plan_secrets(
             cluster,
             names,
@@ -399,18 +446,39 @@ class KubernetesPlatform:
             self._random_bytes,
             zookeeper=servers,
             hosts={
-                listener.name: listeners.hosts_of(cluster, listener, addresses)
+                listener.name: listeners.hosts_of(
+                    cluster,
+                    listener,
+                    addresses,
+                    [host for host, _ in self._known_bootstrap(cluster, listener)],
+                )
                 for listener in cluster.spec.listeners
             },
             in_use=certificates.listeners_in_use(self._objects.listed, cluster),
+            renew=renew,
         )
-        ensured.findings += finding_of(planned.flaws)
+        given = [name for name in authorities(self._name) if name not in generated_authorities(cluster)]
+        ignored = [
+            Flaw("NotGenerated", f"Secret {name}: {REPLACE_KEY_ANNOTATION} is ignored, since {_GIVEN}")
+            for name in certificates.annotated(self._objects.listed, given, REPLACE_KEY_ANNOTATION)
+        ]
+        ensured.findings += finding_of([*planned.flaws, *ignored])
         for name, data in planned.data.items():
             if not await ensured.attempt(
                 self._ensure_secret(cluster, name, data, planned.changes.get(name, ()))
             ):
                 return False
+            if name in renew and name in planned.changes:
+                await ensured.attempt(self._renewed(name))
         return True
+
+    async def _renewed(self, name: str) -> str:
+        """Remove the request, which would be carried out again otherwise."""
+        live = self._objects.listed.find("Secret", name)
+        assert live is not None, f"Secret {name} was just applied"
+        patch = {"metadata": {"annotations": {RENEW_ANNOTATION: None}}}
+        await self._objects.patch("Secret", live, patch, "AnnotationNotRemoved")
+        return ""
 
     async def _delete_key(self, name: str) -> str:
         # A missing key is generated, also after an interruption at this point.
@@ -424,13 +492,12 @@ class KubernetesPlatform:
         return f"{what} ({'; '.join(why)})" if what and why else what
 
     def _names_of(self, cluster: BrokerCluster, broker: int) -> list[str]:
-        return certificates.broker_names(cluster, broker, self._known_addresses(cluster, broker))
+        listed, nodes = self._objects.listed, self._nodes
+        bootstrap = external_access.bootstrap_names(cluster, sorted(self._configs()), listed, nodes)
+        return certificates.broker_names(cluster, broker, self._known_addresses(cluster, broker), bootstrap)
 
     def _known_addresses(self, cluster: BrokerCluster, broker: int) -> Advertised:
-        try:
-            return self._advertised(cluster, broker)
-        except AddressPending:
-            return {}
+        return external_access.known_addresses(cluster, broker, self._objects.listed, self._nodes)
 
     async def _ensure_racks(self, cluster: BrokerCluster, ensured: Ensured) -> None:
         rack = cluster.spec.rack
@@ -444,7 +511,9 @@ class KubernetesPlatform:
         await self._objects.patch("Pod", pod, patch, "RackNotTold")
         return f"annotate pod {name_of(pod)} with its rack"
 
-    async def _ensure_configs(self, cluster: BrokerCluster, launch: BrokerLaunch, ensured: Ensured) -> None:
+    async def _ensure_configs(
+        self, cluster: BrokerCluster, launches: PerBroker[BrokerLaunch], ensured: Ensured
+    ) -> None:
         """Restore ConfigMaps of the current revision, and create missing ones of existing pods. The revision
         of such a pod is taken from the status; if it is unknown, the pod is restarted in the next roll. What
         else is to change waits for the broker's restart."""
@@ -452,11 +521,12 @@ class KubernetesPlatform:
         for broker, pod in self._pods().items():
             if broker in configs or pod["metadata"].get("deletionTimestamp"):
                 continue
+            launch = launches.of(broker)
             running = known.get(broker) or observing.UNKNOWN_HASH
             replaced = None if running == launch.config_hash else _replaced(pod, running, {})
             await ensured.attempt(self._ensure_config(cluster, broker, launch, replaced))
         for broker, config in configs.items():
-            annotations = annotations_of(config)
+            annotations, launch = annotations_of(config), launches.of(broker)
             if annotations.get(naming.HASH_ANNOTATION) != launch.config_hash:
                 continue
             if not self._has_moved(cluster, broker) and not self._is_address_pending(cluster, broker):
@@ -584,7 +654,7 @@ class KubernetesPlatform:
         """Write the broker's ConfigMap and the set's template, then delete a pod of another revision."""
         pod, config = self._pods().get(broker), self._configs().get(broker)
         running, settings = observing.runs_with(pod, config)
-        if broker in fenced_brokers(cluster.metadata.annotations, cluster.spec.replicas)[0]:
+        if broker in fenced_brokers(cluster.metadata.annotations, cluster.broker_ids)[0]:
             launch = _fenced(launch)
         fenced = settings.get(observing.FENCED) != launch.static.get(observing.FENCED)
         stale = running != launch.config_hash or fenced or self._has_moved(cluster, broker)
@@ -602,13 +672,13 @@ class KubernetesPlatform:
             addresses = self._advertised(cluster, broker)
         except AddressPending as error:
             raise StepFailed("AddressPending", f"broker {broker}: {error}") from None
-        annotations = {**listeners.advertised_annotation(addresses), **(replaced or {})}
+        annotations = {**external_access.advertised_annotation(addresses), **(replaced or {})}
         return manifests_brokers.build_broker_config(
             cluster, broker, launch, self._zookeeper, advertised=addresses, annotations=annotations
         )
 
     def _advertised(self, cluster: BrokerCluster, broker: int) -> Advertised:
-        return listeners.advertised_addresses(cluster, broker, self._objects.listed, self._nodes)
+        return external_access.advertised_addresses(cluster, broker, self._objects.listed, self._nodes)
 
     def _is_address_pending(self, cluster: BrokerCluster, broker: int) -> bool:
         try:
@@ -620,10 +690,9 @@ class KubernetesPlatform:
     def _has_moved(self, cluster: BrokerCluster, broker: int) -> bool:
         """Whether the broker's external addresses differ from the advertised ones; False while they are
         unknown."""
-        if not listeners.external_listeners(cluster):
-            return False
         try:
-            return listeners.addresses_changed(self._configs().get(broker), self._advertised(cluster, broker))
+            addresses = self._advertised(cluster, broker)
+            return external_access.addresses_changed(self._configs().get(broker), addresses)
         except AddressPending:
             return False
 
@@ -650,6 +719,13 @@ class KubernetesPlatform:
             await self._objects.delete_pod(pod)
 
 
+def _kind_missing(kind: str, message: str) -> StepFailed:
+    """Of a kind that the API server does not serve, or that the operator may not list."""
+    hint = f"; tlsroute needs the Gateway API, 1.5 or newer ({TLS_ROUTE_API})" if kind == "TLSRoute" else ""
+    return StepFailed(f"{kind}NotAvailable", f"{kind}: {message}{hint}")
+
+
+_GIVEN = "generateCertificateAuthority is false: replace the key and the certificate themselves"
 _NO_DEFAULT_CLASS = "it names no StorageClass, and the Kubernetes cluster has no default one"
 
 # The revision hashes of a broker whose advertised addresses are outdated, and of one whose pod is annotated.

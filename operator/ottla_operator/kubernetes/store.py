@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from ottla_operator.conditions import Condition, Finding, find, is_unusual, no, parse_iso_time
 from ottla_operator.kubernetes.api import Api, Conflict, NotFound, Object
+from ottla_operator.kubernetes.external_access import metadata_problems
 from ottla_operator.kubernetes.listeners import port_problems
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.naming import FINALIZER, name_problem
@@ -138,7 +139,7 @@ class KubernetesStore:
             )
             resource, problems = parse_resource(kind, metadata, spec, {})
         if resource is not None:
-            problems = list(_problems_on_kubernetes(resource, allow_sidecars=self._images.allow_sidecars))
+            problems = list(problems_on_kubernetes(resource, allow_sidecars=self._images.allow_sidecars))
         return (None if problems else resource), problems
 
     async def _recorded(self, key: str) -> bool:
@@ -284,7 +285,7 @@ def _refuses_another(old: Condition | None, new: Condition) -> bool:
     return new.reason == "InvalidSpec" and not known
 
 
-def _problems_on_kubernetes(resource: AnyResource, *, allow_sidecars: bool) -> Iterator[Problem]:
+def problems_on_kubernetes(resource: AnyResource, *, allow_sidecars: bool) -> Iterator[Problem]:
     """Errors in a spec that are none for `ottla up`."""
     templates: dict[str, PodTemplate] = {}
     if isinstance(resource, BrokerCluster):
@@ -292,6 +293,7 @@ def _problems_on_kubernetes(resource: AnyResource, *, allow_sidecars: bool) -> I
         if problem:
             yield Problem("metadata.name", problem)
         yield from port_problems(resource)
+        yield from metadata_problems(resource)
         templates = {"spec.template.pod": resource.spec.template.pod}
         managed = resource.spec.zookeeper.managed
         if managed is not None:

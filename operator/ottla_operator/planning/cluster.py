@@ -7,19 +7,28 @@ reassignment at the same time; those in flight go on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ottla_operator.conditions import Finding, no, unknown
 from ottla_operator.planning.cluster_status import Decisions, findings_of, hibernation_status, status_of
 from ottla_operator.planning.fencing import Fencing, fenced_brokers, plan_fencing
+from ottla_operator.planning.holds import NO_HOLDS, Holds
 from ottla_operator.planning.observed import Observed, PartitionKey
 from ottla_operator.planning.placement import Changes, Racks
 from ottla_operator.planning.quotas import plan_defaults
 from ottla_operator.planning.reassign_requests import ReassignRequest, emptied_by, plan_request, request_of
 from ottla_operator.planning.rebalance_run import Answer, Run, finding_of, plan_run
 from ottla_operator.planning.replacement import Replacement, plan_replacement
-from ottla_operator.planning.revision import Revision, Upgrade, is_requested_only, restart_reasons
+from ottla_operator.planning.revision import (
+    PerBroker,
+    Revision,
+    Upgrade,
+    combined_hash,
+    is_requested_only,
+    is_urgent,
+    restart_reasons,
+)
 from ottla_operator.planning.rolling import Roll, plan_roll
 from ottla_operator.planning.scaling import (
     SCALE_UP,
@@ -96,62 +105,67 @@ COMING_MS_MAX = 60_000
 def plan_cluster(
     cluster: BrokerCluster,
     observed: Observed,
-    target: Revision,
+    targets: PerBroker[Revision],
     upgrade: Upgrade | None = None,
     *,
     restarts: Sequence[str] = (),
     proposed: Answer | None = None,
     quota_owns_default_client: bool = False,
+    holds: Holds = NO_HOLDS,
 ) -> ClusterPlan:
-    """`upgrade`: the version that `target` was computed for. `restarts`: the requested restarts, as recorded
-    in the status. `proposed`: the rebalance that was computed just now. `quota_owns_default_client`: a Quota
-    resource sets the limits of the default client."""
+    """`upgrade`: the version that `targets` were computed for. `restarts`: the requested restarts, as
+    recorded in the status. `proposed`: the rebalance that was computed just now.
+    `quota_owns_default_client`: a Quota resource sets the limits of the default client. `holds`: why no
+    restart may begin."""
     if cluster.metadata.deleting:
         return _plan_deletion(cluster, observed)
     spec = cluster.spec
-    request = request_of(cluster.metadata.annotations, spec.replicas)
-    _, fence_problem = fenced_brokers(cluster.metadata.annotations, spec.replicas)
+    request = request_of(cluster.metadata.annotations, cluster.broker_ids)
+    _, fence_problem = fenced_brokers(cluster.metadata.annotations, cluster.broker_ids)
     members = cluster_members(cluster, observed)
     if cluster.hibernates:
         return _plan_hibernation(cluster, observed, restarts)
     # A requested restart is approved by the request, unless it brings other changes with it.
-    approved = cluster.may_roll_to(target.hash) or all(
-        is_requested_only(target, instance.config_hash, instance.settings)
+    approved = cluster.may_roll_to(combined_hash(targets)) or all(
+        is_requested_only(targets.of(broker), instance.config_hash, instance.settings)
         for broker, instance in observed.brokers.items()
         if broker in members.working
     )
     roll = plan_roll(
         observed,
-        members.working,
-        target.hash,
+        {broker: targets.of(broker).hash for broker in members.working},
         spec.rolling_update,
         approved=approved,
         fenced=members.fenced,
+        hold=holds.brokers,
+        urgent=[
+            b for b, i in observed.brokers.items() if is_urgent(targets.of(b), i.config_hash, i.settings)
+        ],
     )
-    roll = _until_caught_up(cluster, observed, target, roll, members)
+    roll = _until_caught_up(cluster, observed, combined_hash(targets), roll, members)
     scaling, asked = Scaling(), cluster.status.reassign_request
     run = Run(Scaling(), cluster.status.rebalance)
     replacement, fencing = Replacement(), Fencing()
     defaults = plan_defaults(cluster, observed, elsewhere=quota_owns_default_client)
-    settings = _settings(cluster, observed, target)
+    settings = _settings(cluster, observed, targets.default.live)
     steps: list[ClusterStep] = []
     if not observed.zookeeper.running:
         steps.append(EnsureZooKeeper())
     else:
         replacement = plan_replacement(observed, members.working, spec.rolling_update, roll.bounce)
         fencing = plan_fencing(cluster.metadata.annotations, observed, members, roll.bounce)
-        steps += _starts(observed, members, target, roll)
+        steps += _starts(observed, members, targets, roll)
         steps += replacement.steps
         steps += [*(_alterations(settings) if settings.recorded else ()), *defaults.steps]
         scaling, asked, run = _scaling(cluster, observed, members, roll, request, proposed)
         elect = _elections(observed, members) if spec.rolling_update.elect_preferred_leaders else ()
         if elect:
             steps.append(ElectPreferredLeaders(elect))
-        steps += [*fencing.steps, *_bounces(observed, target, roll)]
+        steps += [*fencing.steps, *_bounces(observed, targets, roll)]
         steps += scaling.steps
     altered: list[ClusterStep] = [*_alterations(settings), *defaults.due]
     decided = Decisions(
-        members, target, roll, scaling, replacement, fencing, altered, upgrade or Upgrade(), request
+        members, targets, roll, scaling, replacement, fencing, altered, upgrade or Upgrade(), request, holds
     )
     more = {
         "handled_restarts": list(restarts),
@@ -177,9 +191,9 @@ def plan_cluster(
 
 def cluster_members(cluster: BrokerCluster, observed: Observed) -> Members:
     """The brokers of the cluster, by its spec and its annotations."""
-    annotations, replicas = cluster.metadata.annotations, cluster.spec.replicas
-    fenced, _ = fenced_brokers(annotations, replicas)
-    return members_of(cluster.spec, observed, emptied_by(request_of(annotations, replicas)), fenced)
+    annotations, brokers = cluster.metadata.annotations, cluster.broker_ids
+    fenced, _ = fenced_brokers(annotations, brokers)
+    return members_of(brokers, observed, emptied_by(request_of(annotations, brokers)), fenced)
 
 
 def _event_records(
@@ -196,11 +210,11 @@ def _event_records(
 
 
 def _until_caught_up(
-    cluster: BrokerCluster, observed: Observed, target: Revision, roll: Roll, members: Members
+    cluster: BrokerCluster, observed: Observed, target_hash: str, roll: Roll, members: Members
 ) -> Roll:
     """The roll, continued after its last bounce until that broker is in the ISR of all its partitions."""
     before = cluster.status.rollout
-    if not roll.done or before is None or before.target_hash != target.hash:
+    if not roll.done or before is None or before.target_hash != target_hash:
         return roll
     for partition in observed.kafka.partitions():
         lagging = [b for b in partition.origin_replicas if b not in partition.isr and b in members.working]
@@ -264,14 +278,16 @@ def _plan_hibernation(cluster: BrokerCluster, observed: Observed, restarts: Sequ
     )
 
 
-def _starts(observed: Observed, members: Members, target: Revision, roll: Roll) -> list[ClusterStep]:
+def _starts(
+    observed: Observed, members: Members, targets: PerBroker[Revision], roll: Roll
+) -> list[ClusterStep]:
     steps: list[ClusterStep] = []
     for broker in members.working:
         instance = observed.brokers.get(broker)
         if instance is None:
             steps.append(StartBroker(broker))
         elif instance.state in ("Stopped", "Crashed"):
-            current = instance.config_hash in ("", target.hash)
+            current = instance.config_hash in ("", targets.of(broker).hash)
             due = broker in roll.bounce or instance.stopped_by_us
             steps.append(StartBroker(broker, on_target=current or due))
     # A broker that leaves must run until it is drained: it may have the only replica of a partition.
@@ -280,16 +296,16 @@ def _starts(observed: Observed, members: Members, target: Revision, roll: Roll) 
     return [*steps, *(StartBroker(broker, on_target=False) for broker in idle)]
 
 
-def _settings(cluster: BrokerCluster, observed: Observed, target: Revision) -> OwnedSettings:
+def _settings(cluster: BrokerCluster, observed: Observed, live: Mapping[str, str]) -> OwnedSettings:
     """The dynamic broker settings that are due, without the operator's replication throttle
     (`planning.throttle`)."""
     status = cluster.status
     if not observed.kafka.has_controller:
-        wanted = target.live if cluster.metadata.acted_upon else {}
+        wanted = live if cluster.metadata.acted_upon else {}
         return OwnedSettings(sorted({*status.managed_settings, *wanted}), status.unmanaged_settings)
     throttled = status.throttle is not None and status.throttle.rate is not None
     current = {n: v for n, v in observed.kafka.settings.items() if not (throttled and n in RATES)}
-    due = plan_settings(target.live, current, status.managed_settings, cluster.metadata)
+    due = plan_settings(live, current, status.managed_settings, cluster.metadata)
     of_files = {n: v for broker in observed.brokers.values() for n, v in broker.settings.items()}
     values: dict[str, str | None] = {**due.changed, **dict.fromkeys(due.deleted, None)}
     now = {name: next_value(name, value, current, of_files) for name, value in values.items()}
@@ -304,12 +320,12 @@ def _alterations(settings: OwnedSettings) -> list[AlterBrokerSettings]:
     return [AlterBrokerSettings(settings.changed, settings.deleted)] if settings.is_due else []
 
 
-def _bounces(observed: Observed, target: Revision, roll: Roll) -> list[ClusterStep]:
+def _bounces(observed: Observed, targets: PerBroker[Revision], roll: Roll) -> list[ClusterStep]:
     steps: list[ClusterStep] = []
     for broker in roll.bounce:
         instance = observed.brokers[broker]
         if instance.state in ("Running", "Starting"):
-            reasons = restart_reasons(target, instance.config_hash, instance.settings)
+            reasons = restart_reasons(targets.of(broker), instance.config_hash, instance.settings)
             steps.append(StopBroker(broker, f"rolling restart: {', '.join(reasons)}", bounce=True))
     return steps
 
@@ -324,12 +340,12 @@ def _scaling(
 ) -> tuple[Scaling, ReassignRequestStatus | None, Run]:
     """The drain or rebalance to do now, and the statuses of the requested reassignment and of the rebalance
     by load. All wait for a roll, so that only one of them affects the ISRs at a time."""
-    busy = "the rolling restart" if not roll.done else "the scale-down" if members.surplus else ""
+    busy = "the rolling restart" if not roll.rests else "the scale-down" if members.surplus else ""
     asked: ReassignRequestStatus | None = None
     moving, growing = Scaling(), Scaling()
     if request is not None:
         moving, asked = plan_request(request, cluster.status.reassign_request, observed, members, busy)
-    if roll.done and not members.surplus and observed.kafka.has_controller and _grows_by_number(cluster):
+    if roll.rests and not members.surplus and observed.kafka.has_controller and _grows_by_number(cluster):
         before = cluster.status.reassignment
         ongoing = before is not None and before.reason == SCALE_UP
         growing = plan_scale_up(observed, members, ongoing=ongoing)
@@ -340,7 +356,7 @@ def _scaling(
         return run.scaling, asked, run
     if members.surplus:
         scaling = plan_scale_down(cluster.spec, observed, members)
-        if not roll.done and cluster.spec.scale_down.policy != "Force":
+        if not roll.rests and cluster.spec.scale_down.policy != "Force":
             scaling = Scaling(
                 (), scaling.reason, scaling.remaining, "waiting for the rolling restart", "", scaling.waiting
             )

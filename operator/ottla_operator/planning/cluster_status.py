@@ -10,11 +10,19 @@ from dataclasses import dataclass
 
 from ottla_operator.conditions import Finding, iso_time, no, unknown, yes
 from ottla_operator.planning.fencing import Fencing
+from ottla_operator.planning.holds import NO_HOLDS, Holds, broker_cause, server_cause
 from ottla_operator.planning.observed import Observed, ZooKeeperState
 from ottla_operator.planning.reassign_requests import ReassignRequest
 from ottla_operator.planning.rebalance_run import LOAD_REBALANCE
 from ottla_operator.planning.replacement import Replacement
-from ottla_operator.planning.revision import Revision, Upgrade, restart_reasons, version_of
+from ottla_operator.planning.revision import (
+    PerBroker,
+    Revision,
+    Upgrade,
+    combined_hash,
+    restart_reasons,
+    version_of,
+)
 from ottla_operator.planning.rolling import Roll
 from ottla_operator.planning.scaling import SCALE_UP, Members, Scaling
 from ottla_operator.planning.steps import ClusterStep
@@ -33,7 +41,7 @@ class Decisions:
     """The decisions of one reconciliation about the brokers."""
 
     members: Members
-    target: Revision
+    targets: PerBroker[Revision]
     roll: Roll
     scaling: Scaling
     replacement: Replacement
@@ -43,6 +51,7 @@ class Decisions:
     upgrade: Upgrade
     request: ReassignRequest | None = None
     """The reassignment that the annotation requests."""
+    holds: Holds = NO_HOLDS
 
 
 def hibernation_status(
@@ -79,19 +88,21 @@ def _under_min_isr(observed: Observed) -> int:
 
 def status_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) -> BrokerClusterStatus:
     """The new status, without conditions."""
-    members, target, roll, scaling = decided.members, decided.target, decided.roll, decided.scaling
+    members, roll, scaling = decided.members, decided.roll, decided.scaling
+    target_hash = combined_hash(decided.targets)
     kafka, before = observed.kafka, cluster.status
     now = iso_time(observed.now_ms)
     ready = [broker for broker in members.desired if observed.in_service(broker)]
     rollout = None
     if not roll.done:
-        old = before.rollout if before.rollout and before.rollout.target_hash == target.hash else None
+        old = before.rollout if before.rollout and before.rollout.target_hash == target_hash else None
         rollout = RolloutStatus(
-            id=old.id if old else f"roll-{target.hash}-{observed.now_ms // 1000}",
-            target_hash=target.hash,
+            id=old.id if old else f"roll-{target_hash}-{observed.now_ms // 1000}",
+            target_hash=target_hash,
             updated=roll.updated,
             total=roll.total,
             started_at=old.started_at if old else now,
+            cause=broker_cause(cluster, observed, decided.targets),
         )
     reassignment = None
     if scaling.reason and scaling.remaining:
@@ -108,7 +119,7 @@ def status_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) ->
     elif (
         before.reassignment is not None
         and (before.reassignment.reason == SCALE_UP or _is_asked(decided.request, before.reassignment))
-        and (not kafka.has_controller or not roll.done or len(ready) < len(members.desired))
+        and (not kafka.has_controller or not roll.rests or len(ready) < len(members.desired))
     ):
         # It cannot continue now. Without its status it would not be resumed later.
         reassignment = before.reassignment
@@ -125,7 +136,7 @@ def status_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) ->
         under_min_isr_partitions=_under_min_isr(observed),
         offline_partitions=sum(partition.leader < 0 for partition in kafka.partitions()),
         brokers=_broker_statuses(observed, decided),
-        zookeeper=_zookeeper_status(observed.zookeeper),
+        zookeeper=_zookeeper_status(cluster, observed.zookeeper),
         rollout=rollout,
         reassignment=reassignment,
     )
@@ -135,13 +146,14 @@ def _is_asked(request: ReassignRequest | None, moving: ReassignmentStatus) -> bo
     return request is not None and not request.problem and request.reason == moving.reason
 
 
-def _zookeeper_status(zookeeper: ZooKeeperState) -> ZooKeeperStatus | None:
+def _zookeeper_status(cluster: BrokerCluster, zookeeper: ZooKeeperState) -> ZooKeeperStatus | None:
     if not zookeeper.servers:
         return None
     return ZooKeeperStatus(
         target_hash=zookeeper.revision,
         updated=len(zookeeper.servers) - len(zookeeper.outdated),
         total=len(zookeeper.servers),
+        cause=server_cause(cluster, zookeeper),
         servers=[
             ZooKeeperServerStatus(
                 id=server.id,
@@ -157,7 +169,7 @@ def _zookeeper_status(zookeeper: ZooKeeperState) -> ZooKeeperStatus | None:
 
 
 def _broker_statuses(observed: Observed, decided: Decisions) -> list[BrokerStatus]:
-    members, target = decided.members, decided.target
+    members, targets = decided.members, decided.targets
     statuses = []
     for broker in (*members.desired, *members.surplus):
         instance = observed.brokers.get(broker)
@@ -172,7 +184,7 @@ def _broker_statuses(observed: Observed, decided: Decisions) -> list[BrokerStatu
         elif state == "Running" and not observed.in_service(broker):
             state = "NotReady"
         reasons = (
-            restart_reasons(target, instance.config_hash, instance.settings)
+            restart_reasons(targets.of(broker), instance.config_hash, instance.settings)
             if broker in members.desired and instance.config_hash
             else []
         )
@@ -202,7 +214,8 @@ def _broker_statuses(observed: Observed, decided: Decisions) -> list[BrokerStatu
 
 def findings_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) -> list[Finding]:
     """The conditions, Ready first."""
-    target, roll, scaling, settings = decided.target, decided.roll, decided.scaling, decided.settings
+    roll, scaling, settings = decided.roll, decided.scaling, decided.settings
+    target_hash = combined_hash(decided.targets)
     kafka = observed.kafka
     offline = [partition.name for partition in kafka.partitions() if partition.leader < 0]
     lagging = [partition.name for partition in kafka.partitions() if partition.under_replicated]
@@ -226,21 +239,28 @@ def findings_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) 
             else yes("FullyReplicated", "AllInSync")
         )
     stale = roll.total - roll.updated
+    outdated = f"{stale} of {roll.total} brokers are not on revision {target_hash}"
+    outdated += "" if roll.hold is None else f", and wait for {roll.hold.message}"
     findings.append(
-        no("ConfigApplied", "Outdated", f"{stale} of {roll.total} brokers are not on revision {target.hash}")
+        no("ConfigApplied", "Outdated", outdated)
         if stale
         else no("ConfigApplied", "Outdated", _servers_progress(observed.zookeeper))
         if observed.zookeeper.outdated
         else no("ConfigApplied", "Applying", "; ".join(map(str, settings)))
         if settings
-        else yes("ConfigApplied", "UpToDate", f"revision {target.hash}")
+        else yes("ConfigApplied", "UpToDate", f"revision {target_hash}")
     )
     if roll.stalled or observed.zookeeper.stalled:
         findings.append(no("Rolling", "Stalled", roll.stalled or observed.zookeeper.stalled))
-    elif not roll.done:
+    elif not roll.rests:
         findings.append(yes("Rolling", "Rolling", _roll_progress(roll, decided.upgrade)))
-    elif observed.zookeeper.outdated:
+    elif observed.zookeeper.outdated and decided.holds.servers is None:
         findings.append(yes("Rolling", "Rolling", _servers_progress(observed.zookeeper)))
+    elif roll.hold is not None:
+        findings.append(no("Rolling", roll.hold.reason, _roll_progress(roll, decided.upgrade)))
+    elif observed.zookeeper.outdated and decided.holds.servers is not None:
+        reason = decided.holds.servers.reason
+        findings.append(no("Rolling", reason, _servers_progress(observed.zookeeper)))
     else:
         findings.append(no("Rolling", "NotRolling"))
     if scaling.blocked:
@@ -287,11 +307,11 @@ def _ready(cluster: BrokerCluster, observed: Observed, decided: Decisions, offli
         return no("Ready", "RollStalled", roll.stalled or observed.zookeeper.stalled)
     if replacement.message:
         return no("Ready", "ReplacingBroker", replacement.message)
-    if not roll.done:
+    if not roll.rests:
         return no("Ready", "Rolling", _roll_progress(roll, decided.upgrade))
     if not_ready:
         ready = len(decided.members.working) - len(not_ready)
-        message = f"{ready} of {cluster.spec.replicas} brokers are ready"
+        message = f"{ready} of {len(decided.members.desired)} brokers are ready"
         reasons = [
             f"broker {broker}: {observed.brokers[broker].message}"
             for broker in not_ready
@@ -313,4 +333,4 @@ def _ready(cluster: BrokerCluster, observed: Observed, decided: Decisions, offli
         return no("Ready", "BrokersFenced", f"broker {fenced} is fenced by an annotation")
     if decided.upgrade.refused:
         return no("Ready", "DowngradeRefused", decided.upgrade.refused)
-    return yes("Ready", "AllBrokersReady", f"{cluster.spec.replicas} brokers are ready")
+    return yes("Ready", "AllBrokersReady", f"{len(decided.members.desired)} brokers are ready")

@@ -29,9 +29,9 @@ class Fencing:
     """What a broker that still runs waits for."""
 
 
-def fenced_brokers(annotations: Mapping[str, str], replicas: int) -> tuple[frozenset[int], str]:
-    """The listed brokers of a cluster with brokers 0 to `replicas` - 1, and what is wrong with the list or
-    "". A wrong list fences nothing."""
+def fenced_brokers(annotations: Mapping[str, str], brokers: Collection[int]) -> tuple[frozenset[int], str]:
+    """The listed brokers of a cluster with these `brokers`, and what is wrong with the list or "". A wrong
+    list fences nothing."""
     text = annotations.get(FENCE_ANNOTATION, "").strip()
     if not text:
         return frozenset(), ""
@@ -39,7 +39,7 @@ def fenced_brokers(annotations: Mapping[str, str], replicas: int) -> tuple[froze
         listed = frozenset(int(part) for part in text.split(","))
     except ValueError:
         return frozenset(), f"{FENCE_ANNOTATION}: {text!r} is not a list of broker ids, such as 1,2"
-    unknown = sorted(listed - set(range(replicas)))
+    unknown = sorted(listed - set(brokers))
     if unknown:
         return frozenset(), f"{FENCE_ANNOTATION}: broker {', '.join(map(str, unknown))} does not exist"
     return listed, ""

@@ -37,8 +37,8 @@ class ReassignRequest:
         return EMPTY if self.empty else REBALANCE
 
 
-def request_of(annotations: Mapping[str, str], replicas: int) -> ReassignRequest | None:
-    """The request in the annotation of a cluster with `replicas` brokers; None without the annotation."""
+def request_of(annotations: Mapping[str, str], brokers: Collection[int]) -> ReassignRequest | None:
+    """The request in the annotation of a cluster with these `brokers`; None without the annotation."""
     text = annotations.get(REASSIGN_ANNOTATION, "").strip()
     if not text:
         return None
@@ -57,10 +57,10 @@ def request_of(annotations: Mapping[str, str], replicas: int) -> ReassignRequest
         )
     if not isinstance(empty, list) or not all(isinstance(b, int) and not isinstance(b, bool) for b in empty):
         return ReassignRequest(name, problem='"empty" must be a list of broker ids')
-    unknown = sorted(set(empty) - set(range(replicas)))
+    unknown = sorted(set(empty) - set(brokers))
     if unknown:
         return ReassignRequest(name, problem=f"broker {', '.join(map(str, unknown))} does not exist")
-    if len(set(empty)) >= replicas:
+    if len(set(empty)) >= len(brokers):
         return ReassignRequest(name, problem="at least one broker must be left to hold replicas")
     return ReassignRequest(name, tuple(sorted(set(empty))))
 

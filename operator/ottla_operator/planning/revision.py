@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Generic, Literal, TypeVar
 
 from ottla_operator.planning.observed import BrokerInstance, Observed
 from ottla_operator.resources.cluster import BrokerClusterSpec, UpgradeStatus
@@ -32,10 +32,14 @@ _INTERNAL_REPLICATION = (
 )
 _INTERNAL_MIN_ISR = "transaction.state.log.min.isr"
 
+T = TypeVar("T")
+
 RESTART: Final = "restart"
 """The key in `traits` of the last requested restart (`planning.restarts`)."""
 RESTART_OF_BROKER: Final = "restart of the broker"
 """The key in the settings that a broker runs with, when its platform requests its restart."""
+ADVERTISED: Final = "advertised.listeners"
+"""The key in the settings that a broker runs with, when its addresses for clients have changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,34 +65,63 @@ class Revision:
         return {**self.defaults, **self.static}
 
 
+@dataclass(frozen=True, slots=True)
+class PerBroker(Generic[T]):
+    """A value for each broker."""
+
+    default: T
+    """That of the brokers of the cluster's own pool."""
+    of_pools: Mapping[int, T] = field(default_factory=dict)
+    """Those of the brokers of BrokerPools."""
+
+    def of(self, broker: int) -> T:
+        return self.of_pools.get(broker, self.default)
+
+
+def combined_hash(targets: PerBroker[Revision]) -> str:
+    """The hash of all target revisions, which names the roll: that of the only one, if they are the same."""
+    hashes = {targets.default.hash, *(target.hash for target in targets.of_pools.values())}
+    return _digest(sorted(hashes)) if len(hashes) > 1 else targets.default.hash
+
+
 def target_revision(
     spec: BrokerClusterSpec,
     traits: Mapping[str, str] | None = None,
     version: str | None = None,
     restart: str = "",
+    *,
+    rack: str | None = None,
+    brokers: int | None = None,
 ) -> Revision:
     """The revision of the spec. `traits`: what brokers consist of on their platform; `version`: the
     inter.broker.protocol.version to set, None for the brokers' default (`planning.revision`); `restart`: the
-    last requested restart."""
+    last requested restart; `rack`: broker.rack, where it is the same for all; `brokers`: their number in the
+    whole cluster, if not spec.replicas."""
     traits = {**(traits or {}), **({RESTART: restart} if restart else {})}
     settings = config_texts(spec.config)
     if version is not None:
         settings[PROTOCOL_VERSION] = version
     static = {name: settings[name] for name in sorted(settings) if not is_live_setting(name)}
     live = {name: settings[name] for name in sorted(settings) if is_live_setting(name)}
-    replication = str(min(3, spec.replicas))
-    defaults = dict.fromkeys(_INTERNAL_REPLICATION, replication)
-    defaults[_INTERNAL_MIN_ISR] = str(min(2, spec.replicas))
+    if rack is not None:
+        static["broker.rack"] = rack
+    brokers = max(1, spec.replicas if brokers is None else brokers)
+    defaults = dict.fromkeys(_INTERNAL_REPLICATION, str(min(3, brokers)))
+    defaults[_INTERNAL_MIN_ISR] = str(min(2, brokers))
     of_all: dict[str, object] = {"static": static, "image": spec.image}
     if traits:
         of_all["traits"] = traits
     return Revision(
-        hash=hashlib.sha256(json.dumps(of_all, sort_keys=True).encode()).hexdigest()[:10],
+        hash=_digest(of_all),
         static=static,
         defaults=defaults,
         live=live,
         traits=traits,
     )
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def restart_reasons(target: Revision, running_hash: str, running: Mapping[str, str]) -> list[str]:
@@ -109,6 +142,15 @@ def restart_reasons(target: Revision, running_hash: str, running: Mapping[str, s
 def _changed(target: Revision, running: Mapping[str, str]) -> list[str]:
     wanted = target.described
     return sorted(name for name in {*running, *wanted} if running.get(name) != wanted.get(name))
+
+
+def is_urgent(target: Revision, running_hash: str, running: Mapping[str, str]) -> bool:
+    """Whether the restart of a broker that runs with `running` waits for no maintenance window and for no
+    other cluster: it was requested, or clients from outside do not reach the broker any more."""
+    if running_hash == target.hash:
+        return False
+    changed = set(_changed(target, running))
+    return bool(changed & {RESTART, RESTART_OF_BROKER}) or changed == {ADVERTISED}
 
 
 def is_requested_only(target: Revision, running_hash: str, running: Mapping[str, str]) -> bool:
@@ -148,15 +190,16 @@ def version_of(instance: BrokerInstance, default: str = DEFAULT_PROTOCOL_VERSION
 
 def plan_upgrade(
     spec: BrokerClusterSpec,
+    brokers: Collection[int],
     observed: Observed,
     traits: Mapping[str, str],
     before: UpgradeStatus | None = None,
     default: str | None = None,
 ) -> Upgrade:
-    """`before`: the status' record of the upgrade. `default`: the version of brokers without the setting,
-    if not DEFAULT_PROTOCOL_VERSION."""
+    """`brokers`: the ids of all that the cluster is to have; `before`: the status' record of the upgrade;
+    `default`: the version of brokers without the setting, if not DEFAULT_PROTOCOL_VERSION."""
     default = release_of(default or DEFAULT_PROTOCOL_VERSION)
-    members = [observed.brokers[b] for b in range(spec.replicas) if b in observed.brokers]
+    members = [observed.brokers[b] for b in brokers if b in observed.brokers]
     running = sorted({v for v in (version_of(b, default) for b in members) if v}, key=_number)
     oldest = running[0] if running else ""
     if PROTOCOL_VERSION in spec.config:
@@ -177,7 +220,7 @@ def plan_upgrade(
         status = UpgradeStatus(from_version=oldest, to_version=wanted, phase="Protocol")
         return Upgrade(unless_default(wanted), status if under_way else None, oldest)
     image = traits.get(IMAGE, "")
-    same_image = len(members) == spec.replicas and all(b.settings.get(IMAGE, "") == image for b in members)
+    same_image = len(members) == len(brokers) and all(b.settings.get(IMAGE, "") == image for b in members)
     # A phase that has begun continues: the broker that is being restarted for it is out of service, too.
     begun = before is not None and (before.to_version, before.phase) == (wanted, "Protocol")
     phase: Literal["Binaries", "Protocol"] = "Binaries"

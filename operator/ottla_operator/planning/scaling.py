@@ -61,14 +61,15 @@ class Members:
 
 
 def members_of(
-    spec: BrokerClusterSpec,
+    brokers: Collection[int],
     observed: Observed,
     emptied: Collection[int] = frozenset(),
     fenced: Collection[int] = frozenset(),
 ) -> Members:
-    """The cluster's brokers, from its spec and the observed state. `emptied`, `fenced`: as users ask."""
-    desired = tuple(range(spec.replicas))
-    surplus = tuple(sorted(broker for broker in observed.brokers if broker >= spec.replicas))
+    """The cluster's brokers. `brokers`: the ids of all that it is to have; `emptied`, `fenced`: as users
+    ask."""
+    desired = tuple(sorted(brokers))
+    surplus = tuple(sorted(broker for broker in observed.brokers if broker not in brokers))
     known = {*desired, *observed.brokers}
     foreign = tuple(sorted(observed.kafka.brokers - known))
     return Members(desired, surplus, foreign, frozenset(emptied) & {*desired}, frozenset(fenced) & {*desired})

@@ -27,6 +27,7 @@ from ottla.security.clients import ClientSecurity
 from ottla.wire.connection import BrokerConnection
 from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, ZooKeeperState
+from ottla_operator.planning.revision import PerBroker
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.platform.local_security import LocalSecurity, SecretFiles
 from ottla_operator.platform.processes import (
@@ -107,7 +108,7 @@ class LocalPlatform:
         ports = dict.fromkeys(self.client_ports(cluster, broker), "--port")
         of_listeners = {
             port: f"broker {other}"
-            for other in range(cluster.spec.replicas)
+            for other in cluster.broker_ids
             for port in self.client_ports(cluster, other)
         }
         http = _http_port(settings, broker)
@@ -135,8 +136,7 @@ class LocalPlatform:
 
     def bootstrap(self, cluster: BrokerCluster) -> str:
         """The bootstrap servers of the first listener."""
-        brokers = range(cluster.spec.replicas)
-        return ",".join(f"{HOST}:{self.client_ports(cluster, broker)[0]}" for broker in brokers)
+        return ",".join(f"{HOST}:{self.client_ports(cluster, broker)[0]}" for broker in cluster.broker_ids)
 
     def listeners(self, cluster: BrokerCluster) -> Sequence[ListenerStatus]:
         return self._secured.listeners(cluster) if cluster.spec.is_secured else ()
@@ -152,12 +152,17 @@ class LocalPlatform:
         return ""
 
     async def ensure_children(
-        self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
+        self,
+        cluster: BrokerCluster,
+        launches: PerBroker[BrokerLaunch],
+        *,
+        under_replicated: bool,
+        hold_servers: bool = False,
     ) -> Ensured:
         if not cluster.spec.is_secured:
             return Ensured()
         known = self._known()
-        brokers = {*range(cluster.spec.replicas), *known}
+        brokers = {*cluster.broker_ids, *known}
         used = [
             str(value)
             for broker in known

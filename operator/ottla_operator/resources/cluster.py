@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar, Final, Literal, get_args
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
+from ottla.metadata.inter_broker import VERSIONS
 from ottla_operator.resources.common import (
     AGE,
     APPROVE_ANNOTATION,
@@ -21,30 +23,41 @@ from ottla_operator.resources.common import (
     IntOrString,
     Model,
     Name,
-    ObjectName,
     PrinterColumn,
     Problem,
     Quantity,
     Resource,
     Rule,
-    SecretEntry,
     Status,
     TransitionRule,
     UnmanagedSetting,
+    cel_regex,
     condition_column,
     config_texts,
     parse_quantity,
     rules,
 )
-from ottla_operator.resources.pods import PodTemplate, pod_problems
+from ottla_operator.resources.listeners import (
+    ACCESS_RULES,
+    CertificateSource,
+    ListenerConfiguration,
+    ListenerType,
+    NetworkPolicyPeer,
+    access_problems,
+    peer_problems,
+    unused_brokers,
+)
+from ottla_operator.resources.pods import PodTemplate, pod_problems, pod_rules
 from ottla_operator.resources.quota import Limits
 from ottla_operator.resources.settings import (
     PROTOCOL_VERSION,
     broker_settings_problems,
     is_connect_string,
+    release_of,
     version_problem,
 )
 from ottla_operator.resources.topic import TopicDefaults, topic_settings_problems
+from ottla_operator.resources.windows import MaintenanceWindow, window_problems
 
 # Fields that only have an effect on Kubernetes; `ottla up` accepts and ignores them.
 KUBERNETES_ONLY = ("image", "rack", "resources", "template")
@@ -52,8 +65,19 @@ _SERVERS_ON_KUBERNETES = frozenset(("image", "resources", "template"))
 # Fields that `ottla up` ignores, too, for a cluster that is not secured.
 _WHEN_SECURED = ("clients_ca", "cluster_ca", "listeners")
 
-# The listener of brokers and the operator, beside those of the spec.
+# The listener of brokers and the operator, beside those of the spec, and its port on Kubernetes.
 INTER_BROKER_LISTENER: Final = "replication"
+INTER_BROKER_PORT: Final = 9091
+METRICS_PORT_NAME: Final = "tcp-prometheus"
+
+# Labels of the pods have the StatefulSet's name, an ordinal and a revision hash, in at most 63 characters.
+CLUSTER_NAME_MAX: Final = 40
+CLUSTER_NAME: Final = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+
+_RELEASES: Final = tuple(dict.fromkeys(release_of(version) for version in VERSIONS))
+_VERSION_IN_USE: Final = rf"^({'|'.join(_RELEASES).replace('.', '[.]')})([.][0-9]+)?(-IV[0-9]+)?$"
+_SERVER: Final = r"\s*([[][0-9A-Fa-f:.%a-z]+[]]|[^\s:/,\[\]]+)(:[1-9][0-9]{0,4})?\s*"
+_CONNECT_STRING: Final = rf"^{_SERVER}(,{_SERVER})*(/([^/\s](.*[^/\s])?)?)?$"
 
 _ZOOKEEPER_SECURITY = ("zookeeper.set.acl", "zookeeper.ssl.", "zookeeper.clientCnxnSocket")
 _AUTHORIZATION_SETTINGS = ("authorizer.class.name", "super.users")
@@ -70,26 +94,6 @@ class ListenerAuthentication(Model):
     )
 
 
-class CertificateSource(Model):
-    secret_name: ObjectName = Field(description="A Secret in the same namespace.")
-    certificate: SecretEntry = Field(
-        default="tls.crt", description="Its entry with the certificate, in PEM, followed by its chain."
-    )
-    key: SecretEntry = Field(
-        default="tls.key", description="Its entry with the private key, in PEM, without a password."
-    )
-
-
-class ListenerConfiguration(Model):
-    """How clients reach and verify the listener; the fields are those of Strimzi."""
-
-    broker_cert_chain_and_key: CertificateSource | None = Field(
-        default=None,
-        description="The listener's own certificate, the same on all brokers; applied without a restart when "
-        "the Secret changes. Needs tls. Default: certificates of clusterCa.",
-    )
-
-
 class Listener(Model):
     model_config = rules(
         Rule(
@@ -101,6 +105,7 @@ class Listener(Model):
             "!has(self.configuration) || !has(self.configuration.brokerCertChainAndKey) || "
             "(has(self.tls) && self.tls)",
         ),
+        *ACCESS_RULES,
     )
 
     name: Name = Field(
@@ -112,10 +117,12 @@ class Listener(Model):
         le=65535,
         description="The listener's port on each broker and on the bootstrap Service, unique in the cluster.",
     )
-    type: Literal["internal", "nodeport", "loadbalancer"] = Field(
+    type: ListenerType = Field(
         default="internal",
         description="internal: clients in the Kubernetes cluster, at the bootstrap Service and the pods; "
-        "nodeport and loadbalancer: others, at a Service of each broker.",
+        "cluster-ip: the same, at a Service of each broker; nodeport and loadbalancer: others, at a Service "
+        "of each broker; ingress and tlsroute: others, by host names in TLS, at an Ingress or a TLSRoute of "
+        "the Gateway API of each broker.",
     )
     tls: bool = Field(
         default=False, description="Whether connections are encrypted, with certificates of clusterCa."
@@ -127,6 +134,12 @@ class Listener(Model):
     configuration: ListenerConfiguration = Field(
         default_factory=ListenerConfiguration, description="How clients reach and verify the listener."
     )
+    network_policy_peers: list[NetworkPolicyPeer] = Field(
+        default_factory=list,
+        max_length=100,
+        description="Who may connect to the listener, as in Kubernetes' NetworkPolicies, which the network "
+        "plug-in of the Kubernetes cluster must enforce. Default: everybody.",
+    )
 
     @property
     def own_certificate(self) -> CertificateSource | None:
@@ -135,15 +148,33 @@ class Listener(Model):
 
 
 class Authorization(Model):
+    model_config = rules(
+        Rule(
+            "superUsers must be names, without ;",
+            "!has(self.superUsers) || self.superUsers.all(u, u.matches('^[^;]*[^; ][^;]*$'))",
+        )
+    )
+
     type: Literal["simple"] = Field(description="Kafka's ACLs.")
-    super_users: list[str] = Field(
-        default_factory=list, description="Names of super users: CN=NAME for a certificate, NAME for SCRAM."
+    super_users: list[Annotated[str, Field(max_length=512)]] = Field(
+        default_factory=list,
+        max_length=1000,
+        description="Names of super users: CN=NAME for a certificate, NAME for SCRAM.",
     )
 
 
 class CertificateAuthority(Model):
-    """A certificate authority of the operator. The certificates that it signs have the same validity and
-    renewal."""
+    """A certificate authority. The certificates that it signs have the same validity and renewal."""
+
+    model_config = rules(
+        Rule("renewalDays must be below validityDays", "self.renewalDays < self.validityDays")
+    )
+
+    generate_certificate_authority: bool = Field(
+        default=True,
+        description="Whether the operator makes and renews the authority. false: its key and certificate are "
+        "those that others put into its two Secrets (ca.key and ca.crt).",
+    )
 
     validity_days: int = Field(default=365, ge=1, le=36500, description="Days that certificates are valid.")
     renewal_days: int = Field(
@@ -168,6 +199,8 @@ class Storage(Model):
 
 
 class ZooKeeperTemplate(Model):
+    model_config = rules(*pod_rules("zookeeper"))
+
     pod: PodTemplate = Field(
         default_factory=PodTemplate,
         description="A pod template that is merged into that of the servers; their container is zookeeper.",
@@ -200,7 +233,18 @@ class ManagedZooKeeper(Model):
 class ZooKeeper(Model):
     """The cluster's ZooKeeper: an external one, or one that the operator runs (the default)."""
 
-    connect: str | None = Field(default=None, min_length=1, description="host:port[,host:port…][/chroot]")
+    model_config = rules(
+        Rule("connect and managed exclude each other", "!has(self.connect) || !has(self.managed)"),
+        Rule(
+            "connect must be HOST:PORT[,HOST:PORT…][/chroot]",
+            f"!has(self.connect) || (self.connect.matches({cel_regex(_CONNECT_STRING)}) && "
+            "!self.connect.contains('//'))",
+        ),
+    )
+
+    connect: str | None = Field(
+        default=None, min_length=1, max_length=4096, description="host:port[,host:port…][/chroot]"
+    )
     managed: ManagedZooKeeper | None = Field(
         default=None, description="A ZooKeeper that the operator runs. Default: three servers."
     )
@@ -277,6 +321,8 @@ class DisruptionBudget(Model):
 
 
 class Template(Model):
+    model_config = rules(*pod_rules("broker"))
+
     pod: PodTemplate = Field(
         default_factory=PodTemplate, description="A pod template that is merged into that of the brokers."
     )
@@ -311,6 +357,12 @@ class RollingUpdate(Model):
     )
     elect_preferred_leaders: bool = Field(
         default=True, description="Whether the operator elects preferred leaders when all brokers run."
+    )
+    windows: list[MaintenanceWindow] = Field(
+        default_factory=list,
+        max_length=32,
+        description="When restarts of brokers and ZooKeeper servers may begin; one that has begun is "
+        "completed. Restarts on request do not wait. Default: at any time.",
     )
 
 
@@ -434,6 +486,27 @@ class Rebalance(Model):
 
 
 class BrokerClusterSpec(Model):
+    model_config = rules(
+        Rule(
+            f"version must be one of {', '.join(_RELEASES)}",
+            f"!has(self.version) || self.version.matches({cel_regex(_VERSION_IN_USE)})",
+        ),
+        Rule(
+            f"listeners: names must be unique, and {INTER_BROKER_LISTENER} is the inter-broker listener",
+            f"!has(self.listeners) || self.listeners.all(l, l.name != '{INTER_BROKER_LISTENER}' && "
+            "self.listeners.exists_one(m, m.name == l.name))",
+        ),
+        Rule(
+            f"listeners: ports must be unique, and {INTER_BROKER_PORT} is the inter-broker listener's",
+            f"!has(self.listeners) || self.listeners.all(l, l.port != {INTER_BROKER_PORT} && "
+            "self.listeners.exists_one(m, m.port == l.port))",
+        ),
+        Rule(
+            f"listeners: the port of /metrics has the name {METRICS_PORT_NAME}",
+            f"!has(self.listeners) || self.listeners.all(l, l.name != '{METRICS_PORT_NAME}')",
+        ),
+    )
+
     replicas: int = Field(
         ge=1, le=1000, description="The number of brokers. Their ids are 0 to replicas - 1."
     )
@@ -499,6 +572,20 @@ class BrokerClusterSpec(Model):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class PoolBrokers:
+    """The brokers of a BrokerPool, beside those of the cluster's own pool."""
+
+    name: str
+    brokers: tuple[int, ...]
+    """The ids of those that are to stay or to come."""
+    leaving: tuple[int, ...]
+    """The ids of those that exist and are to leave."""
+    spec: BrokerClusterSpec
+    """The spec of the cluster, with the pool's values in it."""
+    rack: str | None = None
+
+
 class BrokerStatus(Model):
     id: int = Field(description="The broker's id.")
     pod_name: str = Field(default="", description="The broker's pod or process.")
@@ -517,12 +604,20 @@ class BrokerStatus(Model):
     waiting_for: str = Field(default="", description="What the restart waits for; empty when it does not.")
 
 
+RollCause = Literal["Spec", "Operator"]
+ROLL_CAUSE: Final = (
+    "Spec: the resource was changed, or a restart requested; Operator: the operator was upgraded or set up "
+    "anew."
+)
+
+
 class RolloutStatus(Model):
     id: str = Field(description="The id of the roll.")
     target_hash: str = Field(description="The revision that brokers restart with.")
     updated: int = Field(description="The number of brokers that run it.")
     total: int = Field(description="The number of brokers.")
     started_at: str = Field(description="When the roll began.")
+    cause: RollCause = Field(default="Spec", description=ROLL_CAUSE)
 
 
 class ReassignmentStatus(Model):
@@ -655,6 +750,7 @@ class ZooKeeperStatus(Model):
     target_hash: str = Field(description="The revision of the spec; ottla.dev/approve-rollout approves it.")
     updated: int = Field(description="The number of servers that run it.")
     total: int = Field(description="The number of servers.")
+    cause: RollCause = Field(default="Spec", description=ROLL_CAUSE)
     servers: list[ZooKeeperServerStatus] = Field(
         default_factory=list,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]},
@@ -735,6 +831,14 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             PrinterColumn("UnderMinISR", "integer", ".status.underMinIsrPartitions", 1),
             PrinterColumn("Rollout", "string", ".status.rollout.targetHash", 1),
         ),
+        rules=(
+            Rule(
+                f"metadata.name must have at most {CLUSTER_NAME_MAX} lower-case letters, digits and -, with "
+                "a letter first",
+                f"self.metadata.name.size() <= {CLUSTER_NAME_MAX} && "
+                f"self.metadata.name.matches({cel_regex(CLUSTER_NAME)})",
+            ),
+        ),
         transition_rules=(SERVERS_RULE, SECURED_RULE),
         scale={
             "specReplicasPath": ".spec.replicas",
@@ -745,6 +849,33 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
 
     kind: Literal["BrokerCluster"]
     status: BrokerClusterStatus = Field(default_factory=BrokerClusterStatus)
+
+    _pools: tuple[PoolBrokers, ...] = PrivateAttr(default=())
+
+    @property
+    def pools(self) -> tuple[PoolBrokers, ...]:
+        """The BrokerPools, once it is known which brokers they have (`planning.pools`)."""
+        return self._pools
+
+    def with_pools(self, pools: Sequence[PoolBrokers]) -> BrokerCluster:
+        """This cluster with the brokers of these pools."""
+        cluster = self.model_copy()
+        cluster._pools = tuple(pools)
+        return cluster
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        """The ids of all brokers that the cluster is to have."""
+        return (*range(self.spec.replicas), *sorted(b for pool in self._pools for b in pool.brokers))
+
+    def pool_of(self, broker: int) -> PoolBrokers | None:
+        """The BrokerPool of a broker; None for one of the cluster's own pool, or of a deleted BrokerPool."""
+        return next((pool for pool in self._pools if broker in (*pool.brokers, *pool.leaving)), None)
+
+    def of_broker(self, broker: int) -> BrokerCluster:
+        """This cluster, with the values of the broker's pool in its spec."""
+        pool = self.pool_of(broker)
+        return self if pool is None else self.model_copy(update={"spec": pool.spec})
 
     def may_roll_to(self, revision: str) -> bool:
         """Whether the strategy allows a roll to this revision. An approval names one or several."""
@@ -781,6 +912,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         yield from topic_settings_problems("spec.topicDefaults.config", self.spec.topic_defaults.config)
         yield from self._listener_problems()
         yield from self._security_problems()
+        yield from window_problems(self.spec.rolling_update.windows, "spec.rollingUpdate.windows")
         yield from pod_problems(self.spec.template.pod, "spec.template.pod", "broker")
         if self.spec.zookeeper.managed is not None:
             of_servers = self.spec.zookeeper.managed.template.pod
@@ -807,6 +939,14 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 message = f"names must be unique, and {INTER_BROKER_LISTENER} is the inter-broker listener"
                 yield Problem(f"spec.listeners[{n}].name", f"{listener.name!r} is not allowed: {message}")
             names.add(listener.name)
+            found = access_problems(
+                listener.type,
+                tls=listener.tls,
+                configuration=listener.configuration,
+                brokers=self.broker_ids,
+            )
+            for path, message in (*found, *peer_problems(listener.network_policy_peers)):
+                yield Problem(f"spec.listeners[{n}].{path}", message)
 
     def _security_problems(self) -> Iterator[Problem]:
         for n, listener in enumerate(self.spec.listeners):
@@ -848,8 +988,11 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         settings = config_texts(self.spec.config)
         _, warnings = broker_settings_problems(settings)
         yield from (f"spec.config: {warning}" for warning in warnings)
+        for n, listener in enumerate(self.spec.listeners):
+            for broker in unused_brokers(listener.configuration, self.broker_ids):
+                yield f"spec.listeners[{n}].configuration.brokers: there is no broker {broker}"
         least = int(settings.get(_MIN_ISR, "1"))
-        brokers = self.spec.replicas
+        brokers = len(self.broker_ids)
         if least > brokers:
             yield (
                 f"spec.config[{_MIN_ISR}]: {least} is more than spec.replicas, which is {brokers}: no write "
@@ -871,6 +1014,19 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             if name in self.spec.model_fields_set:
                 alias = type(self.spec).model_fields[name].alias or name
                 yield f"spec.{alias} has an effect on Kubernetes only and is ignored"
+        for path in self._access_fields() if self.spec.is_secured else ():
+            yield f"{path} has an effect on Kubernetes only and is ignored"
         managed = self.spec.zookeeper.managed or ManagedZooKeeper()
         for name in sorted(managed.model_fields_set.intersection(_SERVERS_ON_KUBERNETES)):
             yield f"spec.zookeeper.managed.{name} has an effect on Kubernetes only and is ignored"
+
+    def _access_fields(self) -> Iterator[str]:
+        """The paths of what is set of listeners for clients outside of a Kubernetes cluster."""
+        for n, listener in enumerate(self.spec.listeners):
+            path = f"spec.listeners[{n}]"
+            if listener.type != "internal":
+                yield f"{path}.type"
+            if listener.network_policy_peers:
+                yield f"{path}.networkPolicyPeers"
+            for name in sorted(listener.configuration.model_fields_set - {"broker_cert_chain_and_key"}):
+                yield f"{path}.configuration.{ListenerConfiguration.model_fields[name].alias}"

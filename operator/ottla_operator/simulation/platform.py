@@ -21,6 +21,7 @@ from ottla.simulation.disk import SimulatedDisk
 from ottla.simulation.ensemble import HOST
 from ottla_operator.planning.fencing import fenced_brokers
 from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, ZooKeeperState
+from ottla_operator.planning.revision import PerBroker
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ListenerStatus
@@ -157,7 +158,7 @@ class SimulatedPlatform:
         return [(f"broker-{broker}", PORT) for broker in sorted(brokers)]
 
     def bootstrap(self, cluster: BrokerCluster) -> str:
-        return ",".join(f"broker-{broker}:{PORT}" for broker in range(cluster.spec.replicas))
+        return ",".join(f"broker-{broker}:{PORT}" for broker in cluster.broker_ids)
 
     def listeners(self, cluster: BrokerCluster) -> Sequence[ListenerStatus]:
         return ()
@@ -169,7 +170,12 @@ class SimulatedPlatform:
         return ""
 
     async def ensure_children(
-        self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
+        self,
+        cluster: BrokerCluster,
+        launches: PerBroker[BrokerLaunch],
+        *,
+        under_replicated: bool,
+        hold_servers: bool = False,
     ) -> Ensured:
         return Ensured()
 
@@ -225,7 +231,7 @@ class SimulatedPlatform:
         self, cluster: BrokerCluster, broker: int, after: BrokerLaunch | None = None
     ) -> None:
         await asyncio.sleep(LATENCY_S)
-        fenced, _ = fenced_brokers(cluster.metadata.annotations, cluster.spec.replicas)
+        fenced, _ = fenced_brokers(cluster.metadata.annotations, cluster.broker_ids)
         if broker in fenced:
             after = None
         self._in_simulation(lambda: self._begin_stop(broker, after, fenced, hibernates=cluster.hibernates))

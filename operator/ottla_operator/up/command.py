@@ -126,7 +126,7 @@ class Session:
                 spark_jars()
             except (JavaUnusable, ZooKeeperUnavailable) as error:
                 raise CannotRun(str(error)) from None
-        for broker in range(cluster.spec.replicas):
+        for broker in cluster.broker_ids:
             problem = self.platform.port_problem(cluster, broker, config_texts(cluster.spec.config))
             if problem:
                 raise CannotRun(problem)
