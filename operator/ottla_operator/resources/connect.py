@@ -22,11 +22,13 @@ from ottla_operator.resources.common import (
     PrinterColumn,
     Problem,
     Resource,
+    Rule,
     Status,
     condition_column,
     immutable,
+    rules,
 )
-from ottla_operator.resources.pods import PodTemplate, pod_problems
+from ottla_operator.resources.pods import PodTemplate, pod_problems, pod_rules
 
 NAME_MAX: Final = 40
 """Names of pods and their labels have a suffix and a hash."""
@@ -68,6 +70,19 @@ class PasswordSecret(Model):
 
 
 class ClientAuthentication(Model):
+    model_config = rules(
+        Rule(
+            "type tls requires certificateAndKey, without username and passwordSecret",
+            "self.type != 'tls' || "
+            "(has(self.certificateAndKey) && !has(self.username) && !has(self.passwordSecret))",
+        ),
+        Rule(
+            "a type with a password requires username and passwordSecret, without certificateAndKey",
+            "self.type == 'tls' || "
+            "(!has(self.certificateAndKey) && has(self.username) && has(self.passwordSecret))",
+        ),
+    )
+
     type: Literal["plain", "scram-sha-256", "scram-sha-512", "tls"] = Field(
         description="plain, scram-sha-256, scram-sha-512: user name and password; tls: a certificate."
     )
@@ -93,6 +108,8 @@ class ConnectPlugin(Model):
 
 
 class ConnectTemplate(Model):
+    model_config = rules(*pod_rules("connect"))
+
     pod: PodTemplate = Field(
         default_factory=PodTemplate,
         description="A pod template that is merged into that of the workers; their container is connect.",
@@ -100,6 +117,21 @@ class ConnectTemplate(Model):
 
 
 class ConnectClusterSpec(Model):
+    model_config = rules(
+        Rule(
+            "either clusterRef or bootstrapServers is required",
+            "has(self.clusterRef) != has(self.bootstrapServers)",
+        ),
+        Rule(
+            "user is allowed with clusterRef only; use authentication",
+            "!has(self.user) || has(self.clusterRef)",
+        ),
+        Rule(
+            "tls and authentication are allowed with bootstrapServers only; use user",
+            "!has(self.clusterRef) || (!has(self.tls) && !has(self.authentication))",
+        ),
+    )
+
     cluster_ref: ClusterRef | None = Field(
         default=None, description="The BrokerCluster of the workers, instead of bootstrapServers."
     )
@@ -182,6 +214,12 @@ class ConnectCluster(Resource[ConnectClusterSpec, ConnectClusterStatus]):
             condition_column("Status", "Ready", "reason"),
             AGE,
             PrinterColumn("URL", "string", ".status.url", 1),
+        ),
+        rules=(
+            Rule(
+                f"metadata.name must have at most {NAME_MAX} characters and no dot",
+                f"self.metadata.name.size() <= {NAME_MAX} && !self.metadata.name.contains('.')",
+            ),
         ),
         transition_rules=(immutable("spec.clusterRef", "cluster_ref", optional=True),),
         scale={
