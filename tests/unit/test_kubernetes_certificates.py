@@ -19,10 +19,11 @@ from ottla_operator.planning.certificates import (
     Pair,
     Subject,
     certificates_in,
+    is_issued_by,
     issue,
     new_authority,
 )
-from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION
+from ottla_operator.resources.common import RENEW_ANNOTATION, REPLACE_KEY_ANNOTATION
 from tests.worlds.kubernetes_simulation import Item, KubernetesSimulation
 
 NAMES = {
@@ -123,7 +124,13 @@ def test_a_key_is_replaced_when_its_secret_is_annotated(sim: KubernetesSimulatio
     assert data(sim) == before
     annotations[REPLACE_KEY_ANNOTATION] = "true"
     sim.reconcile()
-    assert {each for each in NAMES if data(sim)[each] != before[each]} == {name, public}
+    trusting = {"demo-brokers", *(["demo-zookeeper"] if name == "demo-cluster-ca" else [])}
+    assert {each for each in NAMES if data(sim)[each] != before[each]} == {name, public, *trusting}
+    for each in trusting:
+        kept, now = before[each], data(sim)[each]
+        file = f"{name.removeprefix('demo-')}.crt"
+        assert {entry for entry in now if kept[entry] != now[entry]} == {file}
+        assert now[file] == data(sim)[public]["ca.crt"]
     assert f"delete Secret {name}: ottla.dev/force-replace requests a new key" in event_messages(sim)
     old, new = (base64.b64decode(each[public]["ca.crt"]) for each in (before, data(sim)))
     assert certificates_in(new)[1:] == [old]
@@ -145,7 +152,8 @@ def test_an_authority_without_labels_is_not_overwritten(sim: KubernetesSimulatio
 def test_a_new_broker_has_its_certificate_before_it_starts(sim: KubernetesSimulation) -> None:
     sim.api.apply_resource("BrokerCluster", "demo", {**_spec(sim), "replicas": 4})
     sim.reconcile_until(lambda: ("Pod", "demo-brokers-3") in sim.api.items)
-    assert set(data(sim)["demo-brokers"]) == {f"demo-brokers-{n}.pem" for n in range(4)}
+    pairs = {f"demo-brokers-{n}.pem" for n in range(4)}
+    assert set(data(sim)["demo-brokers"]) == {*pairs, "cluster-ca.crt", "clients-ca.crt"}
 
 
 def _spec(sim: KubernetesSimulation) -> Item:
@@ -296,3 +304,91 @@ def test_a_secret_that_the_operator_may_not_read_counts_as_missing() -> None:
     sim.apply_cluster(listeners=own_listener())
     sim.reconcile_until_ready()
     assert sim.condition("CertificatesValid") == ("False", "SecretNotFound")
+
+
+@pytest.mark.parametrize("name", ["demo-cluster-ca-cert", "demo-brokers"])
+def test_certificates_are_renewed_once_when_their_secret_is_annotated(
+    sim: KubernetesSimulation, name: str
+) -> None:
+    sim.api.now_ms += DAY_MS
+    before, running = data(sim), pods(sim)
+    secrets(sim)[name]["metadata"]["annotations"][RENEW_ANNOTATION] = "true"
+    sim.reconcile()
+    renewed = data(sim)
+    assert renewed[name] != before[name]
+    assert renewed["demo-cluster-ca"] == before["demo-cluster-ca"]
+    assert RENEW_ANNOTATION not in secrets(sim)[name]["metadata"]["annotations"]
+    sim.reconcile()
+    assert data(sim) == renewed
+    assert pods(sim) == running
+
+
+def put_authority(sim: KubernetesSimulation) -> Pair:
+    authority = new_authority("corporate", Lifetime(1000), sim.api.now_ms, os.urandom)
+    for name in ("demo-cluster-ca", "demo-clients-ca"):
+        of_secrets = {name: {"ca.key": authority.key}, f"{name}-cert": {"ca.crt": authority.certificate}}
+        for secret, entries in of_secrets.items():
+            encoded = {entry: base64.b64encode(content).decode() for entry, content in entries.items()}
+            if ("Secret", secret) in sim.api.items:
+                sim.api.edit("Secret", secret, lambda item, data=encoded: item.update(data=data))
+            else:
+                sim.api.put("Secret", secret, {"data": encoded})
+    return authority
+
+
+GIVEN: dict[str, Any] = {
+    "clusterCa": {"generateCertificateAuthority": False},
+    "clientsCa": {"generateCertificateAuthority": False},
+}
+
+
+def test_authorities_of_others_are_read_only_and_can_be_replaced_without_a_roll() -> None:
+    sim = KubernetesSimulation()
+    put_authority(sim)
+    theirs = {name: data(sim)[name] for name in ("demo-cluster-ca", "demo-clients-ca-cert")}
+    sim.apply_cluster(listeners=[{"name": "secure", "port": 9093, "tls": True}], **GIVEN)
+    sim.reconcile_until_ready()
+    assert {name: data(sim)[name] for name in theirs} == theirs
+    assert all("labels" not in secrets(sim)[name]["metadata"] for name in theirs)
+    running = pods(sim)
+    new = put_authority(sim)
+    sim.reconcile()
+    trusted = certificates_in(base64.b64decode(data(sim)["demo-brokers"]["cluster-ca.crt"]))
+    assert trusted[0] == new.certificate
+    assert len(trusted) == 2
+    sim.reconcile()
+    (listener,) = sim.status()["listeners"]
+    assert certificates_in(listener["certificates"][0].encode()) == trusted
+    for _ in range(3):
+        sim.api.now_ms += 301_000
+        sim.reconcile()
+    assert base64.b64decode(data(sim)["demo-brokers"]["cluster-ca.crt"]) == new.certificate
+    own = Pair.of_pem(base64.b64decode(data(sim)["demo-brokers"]["demo-brokers-0.pem"]))
+    assert is_issued_by(own.certificate, new.certificate)
+    sim.reconcile_until_ready()
+    assert pods(sim) == running
+
+
+def test_a_new_key_is_not_made_for_an_authority_of_others() -> None:
+    sim = KubernetesSimulation()
+    put_authority(sim)
+    sim.apply_cluster(listeners=[{"name": "secure", "port": 9093, "tls": True}], **GIVEN)
+    sim.reconcile_until_ready()
+    before = data(sim)
+    secrets(sim)["demo-cluster-ca"]["metadata"]["annotations"] = {REPLACE_KEY_ANNOTATION: "true"}
+    sim.reconcile()
+    assert data(sim) == before
+    assert sim.condition("CertificatesValid") == ("False", "NotGenerated")
+
+
+def test_without_the_given_authority_brokers_have_no_secret_and_the_condition_says_why() -> None:
+    sim = KubernetesSimulation()
+    sim.apply_cluster(listeners=[{"name": "secure", "port": 9093, "tls": True}], **GIVEN)
+    for _ in range(5):
+        sim.reconcile()
+    assert sim.condition("CertificatesValid") == ("False", "SecretNotFound")
+    assert "demo-brokers" not in secrets(sim), "without it, no pod starts"
+    put_authority(sim)
+    sim.reconcile()
+    assert "demo-brokers" in secrets(sim)
+    assert sim.condition("CertificatesValid") == ("", "")

@@ -19,6 +19,9 @@ NOW_MS = 1_795_000_000_000
 NAMES = {"demo-brokers-0": ["zero.svc"], "demo-brokers-1": ["one.svc"]}
 ALL = ["demo-clients-ca", "demo-clients-ca-cert", "demo-cluster-ca", "demo-cluster-ca-cert"]
 
+TRUSTED = ["clients-ca.crt", "cluster-ca.crt"]
+"""What brokers trust, beside their own certificates."""
+
 LONGER = {"validityDays": 400, "renewalDays": 370}
 
 
@@ -35,6 +38,11 @@ FIRST = plan_secrets(CLUSTER, NAMES, {}, NOW_MS, os.urandom)
 
 def again(found: dict[str, Data], now_ms: int = NOW_MS, names: Any = None, **spec: Any) -> SecretsPlan:
     return plan_secrets(a_cluster(**spec), NAMES if names is None else names, found, now_ms, os.urandom)
+
+
+def pairs(planned: SecretsPlan, secret: str) -> dict[str, bytes]:
+    """The keys with their certificates in the Secret."""
+    return {file: pem for file, pem in planned.data[secret].items() if file.endswith(".pem")}
 
 
 def without(name: str) -> dict[str, Data]:
@@ -83,7 +91,7 @@ def test_only_a_broker_with_a_new_address_gets_a_new_certificate() -> None:
 
 def test_added_brokers_get_certificates_and_removed_ones_lose_theirs() -> None:
     one = again(FIRST.data, names={"demo-brokers-0": ["zero.svc"]})
-    assert list(one.data["demo-brokers"]) == ["demo-brokers-0.pem"]
+    assert list(one.data["demo-brokers"]) == ["demo-brokers-0.pem", *TRUSTED]
     assert again(one.data).changes == {"demo-brokers": ["demo-brokers-1: it is missing"]}
 
 
@@ -102,7 +110,8 @@ def test_an_authority_without_its_key_gets_a_new_one_and_keeps_the_old_certifica
     assert new[1:] == old
     # Brokers keep certificates of the old authority until all pods trust the new one.
     for secret in ("demo-brokers", "demo-cluster-operator-certs"):
-        assert found.data[secret] == FIRST.data[secret]
+        assert pairs(found, secret) == pairs(FIRST, secret)
+    assert found.data["demo-brokers"]["cluster-ca.crt"] == found.data["demo-cluster-ca-cert"]["ca.crt"]
     soon = again(found.data, NOW_MS + 299_000)
     assert not soon.changes
     later = again(found.data, NOW_MS + 300_000)
@@ -125,7 +134,8 @@ def test_the_old_authority_is_trusted_until_all_certificates_are_of_the_new_one(
     assert [public["ca.crt"]] == certificates_in(issued.data["demo-cluster-ca-cert"]["ca.crt"])[:1]
     store = pkcs12.load_pkcs12(public["ca.p12"], public["ca.password"])
     assert len(store.additional_certs) == 1
-    assert dropped.data["demo-brokers"] == issued.data["demo-brokers"]
+    assert pairs(dropped, "demo-brokers") == pairs(issued, "demo-brokers")
+    assert dropped.data["demo-brokers"]["cluster-ca.crt"] == public["ca.crt"]
     assert not again(dropped.data, NOW_MS + 600_000).changes
 
 

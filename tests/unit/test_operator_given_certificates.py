@@ -7,8 +7,22 @@ from typing import Any
 
 import pytest
 
-from ottla_operator.planning.certificates import Lifetime, Pair, Subject, is_issued_by, issue, new_authority
-from ottla_operator.planning.cluster_secrets import Data, SecretsPlan, clients_trust, plan_secrets
+from ottla_operator.planning.certificates import (
+    Lifetime,
+    Pair,
+    Subject,
+    certificates_in,
+    is_issued_by,
+    issue,
+    new_authority,
+)
+from ottla_operator.planning.cluster_secrets import (
+    Data,
+    SecretsPlan,
+    clients_authority,
+    clients_trust,
+    plan_secrets,
+)
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.loading import parse_resource
 
@@ -185,3 +199,187 @@ def test_an_own_certificate_needs_tls() -> None:
     assert [str(problem) for problem in problems] == [
         "spec.listeners[0].configuration.brokerCertChainAndKey: requires tls: true on the listener"
     ]
+
+
+# ---- authorities
+
+
+OTHERS = a_cluster(
+    clusterCa={"generateCertificateAuthority": False}, clientsCa={"generateCertificateAuthority": False}
+)
+
+
+def an_authority(name: str = "corporate", at_ms: int = NOW_MS - DAY_MS, days: int = 1000) -> Pair:
+    return new_authority(name, Lifetime(days), at_ms, os.urandom)
+
+
+def secrets_of(cluster: Pair, clients: Pair | None = None, **more: bytes) -> dict[str, Data]:
+    """The four Secrets that a user makes; `more`: further entries of the clients' certificate."""
+    clients = clients or cluster
+    return {
+        "demo-cluster-ca": {"ca.key": cluster.key},
+        "demo-cluster-ca-cert": {"ca.crt": cluster.certificate},
+        "demo-clients-ca": {"ca.key": clients.key},
+        "demo-clients-ca-cert": {"ca.crt": clients.certificate, **more},
+    }
+
+
+def trusted(planned: SecretsPlan, file: str = "cluster-ca.crt") -> list[bytes]:
+    return certificates_in(planned.data["demo-brokers"][file])
+
+
+def signed_by(planned: SecretsPlan, authority: Pair) -> list[bool]:
+    secrets = ("demo-brokers", "demo-cluster-operator-certs")
+    pems = [pem for name in secrets for file, pem in planned.data[name].items() if file.endswith(".pem")]
+    return [is_issued_by(Pair.of_pem(pem).certificate, authority.certificate) for pem in pems]
+
+
+def test_an_authority_of_others_signs_and_its_secrets_are_only_read() -> None:
+    corporate, of_clients = an_authority(), an_authority("of clients")
+    planned = plan(secrets_of(corporate, of_clients), OTHERS)
+    assert set(planned.data) == {"demo-brokers", "demo-cluster-operator-certs"}
+    assert trusted(planned) == [corporate.certificate]
+    assert trusted(planned, "clients-ca.crt") == [of_clients.certificate]
+    assert all(signed_by(planned, corporate))
+    assert not planned.flaws
+    again = plan({**secrets_of(corporate, of_clients), **planned.data}, OTHERS)
+    assert (again.data, again.changes) == (planned.data, {})
+
+
+def test_one_of_two_authorities_may_be_of_others() -> None:
+    corporate = an_authority()
+    planned = plan(secrets_of(corporate), a_cluster(clusterCa={"generateCertificateAuthority": False}))
+    assert {"demo-clients-ca", "demo-clients-ca-cert"} <= set(planned.data)
+    assert "demo-cluster-ca-cert" not in planned.data
+    assert all(signed_by(planned, corporate))
+
+
+def test_another_key_is_trusted_first_then_signs_and_then_the_former_is_trusted_no_more() -> None:
+    old, new = an_authority(), an_authority("the next")
+    before = plan(secrets_of(old), OTHERS)
+    found = {**before.data, **secrets_of(new, old)}
+    first = plan(found, OTHERS)
+    assert first.changes == {"demo-brokers": ["demo-cluster-ca: it has another key"]}
+    assert trusted(first) == [new.certificate, old.certificate]
+    assert all(signed_by(first, old))
+    soon = plan({**found, **first.data}, OTHERS, NOW_MS + 299_000)
+    assert (soon.data, soon.changes) == (first.data, {})
+    later = plan({**found, **first.data}, OTHERS, NOW_MS + 300_000)
+    assert all(signed_by(later, new))
+    assert trusted(later) == [new.certificate, old.certificate]
+    waiting = plan({**found, **later.data}, OTHERS, NOW_MS + 599_000)
+    assert not waiting.changes
+    last = plan({**found, **later.data}, OTHERS, NOW_MS + 600_000)
+    assert last.changes == {"demo-brokers": ["demo-cluster-ca: no certificate uses its former key any more"]}
+    assert trusted(last) == [new.certificate]
+    assert all(signed_by(last, new))
+    assert not plan({**found, **last.data}, OTHERS, NOW_MS + 600_000).changes
+
+
+def test_a_generated_authority_gives_way_to_one_of_others_in_the_same_phases() -> None:
+    generated = plan({}, a_cluster())
+    old = certificates_in(generated.data["demo-cluster-ca-cert"]["ca.crt"])
+    same = plan(generated.data, OTHERS)
+    assert not same.changes
+    new = an_authority()
+    found = {**generated.data, **secrets_of(new)}
+    first = plan(found, OTHERS)
+    assert trusted(first) == [new.certificate, *old]
+    assert not any(signed_by(first, new))
+    assert all(signed_by(plan({**found, **first.data}, OTHERS, NOW_MS + 300_000), new))
+
+
+def test_a_renewed_authority_with_the_same_key_signs_at_once() -> None:
+    old = an_authority()
+    before = plan(secrets_of(old), OTHERS)
+    new = new_authority("corporate", Lifetime(2000), NOW_MS, os.urandom, old.key)
+    planned = plan({**before.data, **secrets_of(new)}, OTHERS)
+    assert trusted(planned) == [new.certificate]
+    assert not planned.changes
+
+
+def test_clients_authorities_are_those_of_the_secret() -> None:
+    old, new = an_authority(), an_authority("the next")
+    before = plan(secrets_of(old), OTHERS)
+    both = {**before.data, **secrets_of(old, new, **{"ca-2026.crt": old.certificate})}
+    planned = plan(both, OTHERS)
+    assert trusted(planned, "clients-ca.crt") == [new.certificate, old.certificate]
+    authority = clients_authority(OTHERS, {**both, **planned.data}, NOW_MS)
+    assert authority is not None
+    assert authority.is_fresh
+    assert authority.pair == new
+    alone = plan({**before.data, **secrets_of(old, new)}, OTHERS)
+    assert trusted(alone, "clients-ca.crt") == [new.certificate]
+
+
+def test_clients_authority_may_be_without_its_key() -> None:
+    corporate = an_authority()
+    found = secrets_of(corporate)
+    del found["demo-clients-ca"]
+    planned = plan(found, OTHERS)
+    assert not planned.flaws
+    assert trusted(planned, "clients-ca.crt") == [corporate.certificate]
+    authority = clients_authority(OTHERS, {**found, **planned.data}, NOW_MS)
+    assert authority is not None
+    assert authority.pair is None
+
+
+_LEAF, _EXPIRED = a_pair(), an_authority(at_ms=NOW_MS - 2000 * DAY_MS)
+UNUSABLE_AUTHORITIES = [
+    ({"demo-cluster-ca-cert": None}, "SecretNotFound", "Secret demo-cluster-ca-cert does not exist"),
+    ({"demo-cluster-ca-cert": {"x": b""}}, "InvalidSecret", "Secret demo-cluster-ca-cert has no entry "),
+    ({"demo-cluster-ca": None}, "SecretNotFound", "Secret demo-cluster-ca does not exist or has no"),
+    (
+        {"demo-cluster-ca-cert": {"ca.crt": _LEAF.certificate}},
+        "InvalidCertificate",
+        "Secret demo-cluster-ca-cert: the entries *.crt must have certificates of authorities only",
+    ),
+    (
+        {"demo-cluster-ca": {"ca.key": _LEAF.key}},
+        "KeyMismatch",
+        "Secrets demo-cluster-ca-cert and demo-cluster-ca: the key does not belong to the first certificate",
+    ),
+    (
+        {
+            "demo-cluster-ca-cert": {"ca.crt": _EXPIRED.certificate},
+            "demo-cluster-ca": {"ca.key": _EXPIRED.key},
+        },
+        "Expired",
+        "Secrets demo-cluster-ca-cert and demo-cluster-ca: it expired on 2024-",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("broken", "reason", "message"), UNUSABLE_AUTHORITIES)
+def test_an_authority_that_cannot_be_used_leaves_everything_as_it_is(
+    broken: dict[str, Data | None], reason: str, message: str
+) -> None:
+    good = secrets_of(an_authority())
+    before = plan(good, OTHERS)
+    found = {**good, **before.data, **broken}
+    left: dict[str, Data] = {name: data for name, data in found.items() if data is not None}
+    planned = plan(left, OTHERS, NOW_MS + 340 * DAY_MS)
+    assert [flaw.reason for flaw in planned.flaws] == [reason]
+    assert planned.flaws[0].message.startswith(message)
+    assert planned.data == before.data
+    assert not planned.changes
+    nothing = plan({name: data for name, data in {**good, **broken}.items() if data is not None}, OTHERS)
+    assert "demo-brokers" not in nothing.data, "no broker can start without a certificate"
+
+
+@pytest.mark.parametrize(
+    ("secret", "renewed"),
+    [
+        ("demo-cluster-ca-cert", ["demo-cluster-ca-cert"]),
+        ("demo-clients-ca-cert", ["demo-clients-ca-cert"]),
+        ("demo-brokers", ["demo-brokers"]),
+        ("demo-cluster-operator-certs", ["demo-cluster-operator-certs"]),
+    ],
+)
+def test_a_renewal_on_request_keeps_the_authoritys_key(secret: str, renewed: list[str]) -> None:
+    before = plan({}, a_cluster())
+    planned = plan(before.data, a_cluster(), NOW_MS + DAY_MS, renew=[secret])
+    assert list(planned.changes) == renewed
+    assert all("ottla.dev/force-renew requests it" in why for why in planned.changes[secret])
+    for name in ("demo-cluster-ca", "demo-clients-ca"):
+        assert planned.data[name] == before.data[name]

@@ -18,22 +18,25 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest
 from ottla.security import scram
 from ottla.security.mechanisms import PlainServer, SaslFailed, SaslServer
-from ottla.security.oauth import OAuthServer, SignedRules, UnsecuredRules, first_message
+from ottla.security.oauth import OAuthServer, UnsecuredRules, first_message
 from ottla.security.principals import USER, Principal
 from ottla.security.scram import ScramClient, ScramServer
+from ottla.security.signed_tokens import PublicKey, SignedRules
 from ottla.server.network.authenticator import Authenticator, Mechanism, SaslRules
 from tests.unit.test_server_authenticator import FakeConnection
 
 NOW = 1_700_000_000_000
 CREDENTIALS = {name: scram.new_credential(name, "geheim") for name in scram.MECHANISMS}
 DECOYS = ScramCredentials(Random(1))
-SIGNED = SignedRules((), None, 0, "sub")
+SIGNED = SignedRules((), None, 0, "scope", "sub")
+NO_KEY = PublicKey("one", "RSA", "", "", "no key")
 
 STARTS: dict[str, Callable[[], SaslServer]] = {
     "PLAIN": lambda: PlainServer({"anna": "geheim"}),
     "OAUTHBEARER": lambda: OAuthServer(UnsecuredRules.of({}).validate, lambda reason: None),
     "signed": lambda: OAuthServer(
-        lambda token, now_ms: SIGNED.validate(token, {"one": "no key"}.get), lambda reason: None
+        lambda token, now_ms: SIGNED.validate(token, lambda key_id, algorithm: NO_KEY, now_ms),
+        lambda reason: None,
     ),
     **{
         name: lambda name=name: ScramServer(  # type: ignore[misc]

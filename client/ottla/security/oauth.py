@@ -1,8 +1,8 @@
 """OAUTHBEARER (RFC 7628, KIP-255, KIP-768): authentication with a JWT.
 
-Called by the server's authenticator (`OAuthServer`) and by clients (`first_message`). By default Kafka
-accepts unsecured tokens, which are for development only. With a key set (JWKS) the signature is verified by
-PyJWT, and issuer, audience and times are checked.
+Called by the server's authenticator (`OAuthServer`) and by clients (`first_message`, `unsecured_token`). By
+default Kafka accepts unsecured tokens, which are for development only (`UnsecuredRules`); `signed_tokens`
+has the rules for others.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ _FIRST: Final = re.compile(f"n,(?:a=(?P<authorization>{_NAME}))?,\x01(?P<pairs>{
 _AUTH: Final = re.compile(r"(?P<scheme>\w+) +(?P<token>[-_~+/.a-zA-Z0-9]+=*)")
 _GOT_IT: Final = b"\x01"
 _INT64_MAX: Final = (1 << 63) - 1
-SIGNATURES: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""The algorithms with a public key."""
+_EXTENSION: Final = re.compile("[A-Za-z]+=[\x21-\x7e \t\r\n]+")
 
 
 class BearerToken(NamedTuple):
@@ -91,9 +90,13 @@ def _parse(message: bytes) -> tuple[str, str]:
     return auth["token"], found["authorization"] or ""
 
 
-def first_message(token: str) -> bytes:
-    """The first message of a client."""
-    return f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+def first_message(token: str, extensions: Mapping[str, str] | None = None) -> bytes:
+    """The first message of a client; the extensions (KIP-342) are names of letters with values. Raises
+    SaslFailed."""
+    pairs = [f"{name}={value}" for name, value in (extensions or {}).items()]
+    if "auth" in (extensions or {}) or not all(map(_EXTENSION.fullmatch, pairs)):
+        raise SaslFailed("an extension's name must have letters only, and its value printable characters")
+    return "\x01".join(("n,,", f"auth=Bearer {token}", *pairs, "", "")).encode()
 
 
 # --- unsecured tokens ------------------------------------------------------------------------------------
@@ -126,7 +129,7 @@ class UnsecuredRules(NamedTuple):
 
     def validate(self, token: str, now_ms: int) -> BearerToken:
         """As `Validate`."""
-        header, body, signature = _parts(token)
+        header, body, signature = jwt_parts(token)
         if header.get("alg") != "none" or signature:
             raise TokenRefused("the token is signed, and no key set is configured")
         principal = body.get(self.principal_claim)
@@ -147,7 +150,7 @@ class UnsecuredRules(NamedTuple):
         )  # a string is one scope, even with spaces
         if not isinstance(present, list) or not set(self.required_scope) <= set(map(str, present)):
             raise TokenRefused("a scope is missing", f"[{', '.join(self.required_scope)}]")
-        return BearerToken(principal, _milliseconds(expires))
+        return BearerToken(principal, milliseconds(expires))
 
 
 def unsecured_token(claims: Mapping[str, Any]) -> str:
@@ -160,7 +163,8 @@ def unsecured_token(claims: Mapping[str, Any]) -> str:
     return f"{encoded({'alg': 'none'})}.{encoded(claims)}."
 
 
-def _parts(token: str) -> tuple[dict[str, Any], dict[str, Any], str]:
+def jwt_parts(token: str) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """The header, the claims and the signature of a JWT, unverified. Raises TokenRefused."""
     try:
         header, body, signature = token.split(".")
         return _json(header), _json(body), signature
@@ -188,57 +192,8 @@ def _time(claims: dict[str, Any], name: str) -> float | None:
     return value
 
 
-def _milliseconds(seconds: float) -> int:
-    """Limited to an int64, as Java's Math.round: JSON numbers may have any size, and 1e999 is infinity."""
+def milliseconds(seconds: float) -> int:
+    """Seconds as ms, limited to an int64, as Java's Math.round: JSON numbers may have any size, and 1e999 is
+    infinity."""
     largest = _INT64_MAX // 1000
     return int(max(-largest, min(seconds, largest)) * 1000)
-
-
-# --- signed tokens ---------------------------------------------------------------------------------------
-
-
-class SignedRules(NamedTuple):
-    """The rules for signed tokens: sasl.oauthbearer.*."""
-
-    audience: tuple[str, ...]
-    issuer: str | None
-    skew_s: int
-    sub_claim: str
-
-    def validate(self, token: str, key_of: Callable[[str | None], Any]) -> BearerToken:
-        """`key_of` returns the key with an id, None if there is none. Raises TokenRefused."""
-        import jwt
-
-        try:
-            key = key_of(jwt.get_unverified_header(token).get("kid"))
-            if key is None:
-                raise TokenRefused("signed with a key that is not in the key set")
-            claims = jwt.decode(
-                token,
-                key,
-                algorithms=list(SIGNATURES),
-                audience=list(self.audience) or None,
-                issuer=self.issuer,
-                leeway=self.skew_s,
-                options={"require": ["exp", "iat"], "verify_aud": bool(self.audience)},
-            )
-        except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as problem:
-            raise TokenRefused(f"{type(problem).__name__}: {problem}") from None
-        principal = claims.get(self.sub_claim)
-        if not isinstance(principal, str) or not principal.strip():
-            raise TokenRefused(f"no claim {self.sub_claim}")
-        return BearerToken(principal, _milliseconds(int(claims["exp"])))
-
-
-def parse_key_set(data: bytes) -> dict[str | None, Any]:
-    """A JWKS' public keys by their ids; under None the only one, if there is but one. Raises ValueError."""
-    import jwt
-
-    try:
-        keys = jwt.PyJWKSet.from_dict(json.loads(data)).keys
-    except (jwt.PyJWTError, ValueError, TypeError, AttributeError) as problem:
-        raise ValueError(f"not a key set: {problem}") from None
-    found: dict[str | None, Any] = {key.key_id: key for key in keys if key.key_type != "oct"}
-    if len(found) == 1:
-        found[None] = next(iter(found.values()))
-    return found

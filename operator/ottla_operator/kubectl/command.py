@@ -25,6 +25,7 @@ from ottla_operator.kubectl.adopting import ExistingTopic, plan_adoption
 from ottla_operator.kubectl.rebalance_table import rebalance_text
 from ottla_operator.kubectl.report import Part, Report, archive
 from ottla_operator.kubectl.screen import overview, screen
+from ottla_operator.kubectl.strimzi.conversion import STRIMZI, STRIMZI_CLUSTER, Conversion, convert
 from ottla_operator.kubernetes.naming import CLUSTER_LABEL, CONFIG_DIR, FINALIZER, PROPERTIES, broker_pod
 from ottla_operator.resources import KINDS
 from ottla_operator.resources.common import (
@@ -565,3 +566,54 @@ def report(kubectl: Kubectl, cluster: str, operator_namespace: str, file: Path |
     click.echo(f"{target}: {len(paths)} files, {len(content) / 1e6:.1f} MB")
     if "not-read.txt" in paths:
         click.echo("Some objects could not be read: not-read.txt in the archive names them.", err=True)
+
+
+@main.command(name="convert")
+@_global_flags
+@click.argument("cluster", required=False)
+@click.option("-f", "--filename", "files", multiple=True, help="A file; -: the input.")
+@click.option("--into", metavar="NAMESPACE", help="The namespace of the results. Default: that of Strimzi's.")
+@click.pass_obj
+def convert_strimzi(kubectl: Kubectl, cluster: str | None, files: tuple[str, ...], into: str | None) -> None:
+    """Print resources of Strimzi as resources of Ottla: those of files, or those of its CLUSTER.
+
+    Nothing is applied. For each field that is left out, there is a line on stderr, with the reason.
+    """
+    if bool(files) == (cluster is not None):
+        raise click.UsageError("either the name of a cluster, or -f FILE is required")
+    done = convert(_read_yaml(files) if cluster is None else _strimzi_resources(kubectl, cluster))
+    for result in done.results if into is not None else ():
+        result["metadata"]["namespace"] = into
+    if done.results:
+        click.echo(yaml.safe_dump_all(done.results, sort_keys=False, allow_unicode=True), nl=False)
+    _explain(done)
+    if done.problems:
+        raise click.exceptions.Exit(1)
+
+
+def _read_yaml(files: tuple[str, ...]) -> Iterator[object]:
+    for file in files:
+        try:
+            with click.open_file(file, encoding="utf-8") as opened:
+                yield from yaml.safe_load_all(opened)
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise click.ClickException(f"{file}: {error}") from None
+
+
+def _strimzi_resources(kubectl: Kubectl, cluster: str) -> Iterator[object]:
+    yield from kubectl.items(f"kafkas.{STRIMZI}", cluster)
+    plurals = ",".join(f"{plural}.{STRIMZI}" for plural in ("kafkanodepools", "kafkatopics", "kafkausers"))
+    yield from kubectl.items(plurals, "-l", f"{STRIMZI_CLUSTER}={cluster}")
+
+
+def _explain(done: Conversion) -> None:
+    """Print on stderr what is not converted, or differently."""
+    for original in done.originals:
+        notes = original.notes()
+        if notes:
+            click.echo(f"# {original.key}", err=True)
+        for note in notes:
+            click.echo(f"#   {note}", err=True)
+    for problem in done.problems:
+        click.echo(f"# to be corrected: {problem}", err=True)
+    click.echo(f"# {len(done.results)} resources of Ottla from {len(done.originals)} of Strimzi", err=True)

@@ -7,14 +7,12 @@ place and brokers reload without a restart.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.listeners import (
     CERTIFICATES_DIR,
-    CLIENTS_CA,
-    CLUSTER_CA,
     Advertised,
     bootstrap_host,
     broker_host,
@@ -23,9 +21,9 @@ from ottla_operator.kubernetes.manifests_common import Manifest, build, digest
 from ottla_operator.kubernetes.observing import Listed, annotations_of, configs_of
 from ottla_operator.planning import cluster_secrets
 from ottla_operator.planning.certificates import Pair, end_ms
-from ottla_operator.planning.cluster_secrets import CA_CERTIFICATE, Data, certificate_secret
+from ottla_operator.planning.cluster_secrets import Data, certificate_secret
+from ottla_operator.planning.given_certificates import CA_CERTIFICATE
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION
 
 # The default domain of Kubernetes clusters.
 _DOMAIN: Final = "cluster.local"
@@ -36,40 +34,25 @@ ZOOKEEPER_FILE: Final = f"{cluster_secrets.ZOOKEEPER}.pem"
 
 def volume(cluster: str) -> Manifest:
     """The volume of a broker: keys and certificates of brokers, and both authorities."""
-    authorities = {
-        CLUSTER_CA: cluster_secrets.cluster_ca(cluster),
-        CLIENTS_CA: cluster_secrets.clients_ca(cluster),
-    }
-    certificates = [
-        {"secret": {"name": certificate_secret(name), "items": [{"key": CA_CERTIFICATE, "path": path}]}}
-        for path, name in authorities.items()
-    ]
-    brokers = {"secret": {"name": cluster_secrets.brokers_secret(cluster)}}
-    return {"name": "certificates", "projected": {"sources": [brokers, *certificates]}}
+    return _volume(cluster_secrets.brokers_secret(cluster))
 
 
 def zookeeper_volume(cluster: str) -> Manifest:
     """The volume of a ZooKeeper server: key, certificate and the cluster's authority, not that of clients."""
-    authority = certificate_secret(cluster_secrets.cluster_ca(cluster))
-    sources = [
-        {"secret": {"name": cluster_secrets.zookeeper_secret(cluster)}},
-        {"secret": {"name": authority, "items": [{"key": CA_CERTIFICATE, "path": CLUSTER_CA}]}},
-    ]
-    return {"name": "certificates", "projected": {"sources": sources}}
+    return _volume(cluster_secrets.zookeeper_secret(cluster))
+
+
+def _volume(secret: str) -> Manifest:
+    """Of the type that it always had: an applied change of the type would leave both."""
+    return {"name": "certificates", "projected": {"sources": [{"secret": {"name": secret}}]}}
 
 
 def zookeeper_digest(listed: Listed, cluster: str) -> str:
     """A digest that changes when ZooKeeper servers need a restart: they read these files at start only."""
     data = data_of(listed)
-    names = (
-        cluster_secrets.zookeeper_secret(cluster),
-        certificate_secret(cluster_secrets.cluster_ca(cluster)),
-    )
-    files = [
-        data.get(name, {}).get(entry, b"").decode(errors="replace")
-        for name, entry in zip(names, (ZOOKEEPER_FILE, CA_CERTIFICATE), strict=True)
-    ]
-    return digest(files)
+    own = data.get(cluster_secrets.zookeeper_secret(cluster), {}).get(ZOOKEEPER_FILE, b"")
+    trusted = cluster_secrets.cluster_trust(cluster, data)
+    return digest([each.decode(errors="replace") for each in (own, trusted)])
 
 
 def broker_names(cluster: BrokerCluster, broker: int, advertised: Advertised) -> list[str]:
@@ -95,14 +78,13 @@ def _decoded(data: Mapping[str, str]) -> Data:
     return found
 
 
-def keys_to_replace(listed: Listed, cluster: str) -> list[str]:
-    """The Secrets of authorities whose key an annotation requests to replace."""
-    authorities = (cluster_secrets.cluster_ca(cluster), cluster_secrets.clients_ca(cluster))
-    found = {name: listed.find("Secret", name) for name in authorities}
+def annotated(listed: Listed, names: Iterable[str], annotation: str) -> list[str]:
+    """The Secrets among `names` with this annotation."""
+    found = {name: listed.find("Secret", name) for name in names}
     return [
         name
         for name, secret in found.items()
-        if secret is not None and annotations_of(secret).get(REPLACE_KEY_ANNOTATION, "").lower() == "true"
+        if secret is not None and annotations_of(secret).get(annotation, "").lower() == "true"
     ]
 
 
@@ -114,8 +96,7 @@ def build_secret(cluster: BrokerCluster, name: str, data: Data) -> Manifest:
 
 def trusted(listed: Listed, cluster: str) -> str:
     """The authorities' certificates that clients of the brokers trust, in PEM; "" while there are none."""
-    authority = certificate_secret(cluster_secrets.cluster_ca(cluster))
-    return data_of(listed).get(authority, {}).get(CA_CERTIFICATE, b"").decode()
+    return cluster_secrets.cluster_trust(cluster, data_of(listed)).decode()
 
 
 def listeners_in_use(listed: Listed, cluster: BrokerCluster) -> set[str]:

@@ -13,7 +13,7 @@ from typing import Final
 from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.manifests_common import Manifest, build, digest
 from ottla_operator.kubernetes.observing import Listed, Object, annotations_of
-from ottla_operator.planning.cluster_secrets import listener_file
+from ottla_operator.planning.cluster_secrets import CLIENTS_CA, CLUSTER_CA, listener_file
 from ottla_operator.planning.listener_security import (
     REPLICATION,
     SecurityFiles,
@@ -23,13 +23,17 @@ from ottla_operator.planning.listener_security import (
     security_settings,
 )
 from ottla_operator.resources import BrokerCluster, Problem
-from ottla_operator.resources.cluster import Listener, ListenerStatus
+from ottla_operator.resources.cluster import (
+    INTER_BROKER_PORT,
+    METRICS_PORT_NAME,
+    Listener,
+    ListenerStatus,
+)
 
-REPLICATION_PORT: Final = 9091
-METRICS_NAME: Final = "tcp-prometheus"
+REPLICATION_PORT: Final = INTER_BROKER_PORT
+METRICS_NAME: Final = METRICS_PORT_NAME
 """The name of the pods' port of /metrics; the same as Strimzi's."""
 CERTIFICATES_DIR: Final = "/etc/ottla-certificates"
-CLUSTER_CA, CLIENTS_CA = "cluster-ca.crt", "clients-ca.crt"
 
 Advertised = Mapping[str, tuple[str, int]]
 """The address of a broker for external clients, by listener name."""

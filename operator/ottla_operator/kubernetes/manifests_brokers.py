@@ -14,7 +14,6 @@ from typing import Any, Final
 from ottla_operator.kubernetes import certificates, naming
 from ottla_operator.kubernetes.listeners import (
     CERTIFICATES_DIR,
-    CLUSTER_CA,
     METRICS_NAME,
     REPLICATION_PORT,
     Advertised,
@@ -41,6 +40,7 @@ from ottla_operator.kubernetes.manifests_common import (
 from ottla_operator.kubernetes.manifests_zookeeper import connect_string
 from ottla_operator.kubernetes.observing import Object
 from ottla_operator.kubernetes.zookeeper_planning import SET_ACL, BrokerStage, ZooKeeperSecurity
+from ottla_operator.planning.cluster_secrets import CLUSTER_CA
 from ottla_operator.planning.revision import RESTART
 from ottla_operator.platform.interfaces import BrokerLaunch
 from ottla_operator.resources import BrokerCluster

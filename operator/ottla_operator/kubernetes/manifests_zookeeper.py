@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from ottla_operator.kubernetes import certificates, naming
-from ottla_operator.kubernetes.listeners import CERTIFICATES_DIR, CLUSTER_CA
+from ottla_operator.kubernetes.listeners import CERTIFICATES_DIR
 from ottla_operator.kubernetes.manifests_common import (
     Images,
     Manifest,
@@ -26,6 +26,7 @@ from ottla_operator.kubernetes.manifests_common import (
     spread_over,
 )
 from ottla_operator.kubernetes.zookeeper_planning import ServerStage, is_secured
+from ottla_operator.planning.cluster_secrets import CLUSTER_CA
 from ottla_operator.planning.listener_security import operator_subject
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ManagedZooKeeper

@@ -46,16 +46,24 @@ from ottla_operator.kubernetes.zookeeper_planning import (
     revision_of,
 )
 from ottla_operator.planning.certificates import RandomBytes
-from ottla_operator.planning.cluster_secrets import clients_trust, given_secrets, plan_secrets, secret_names
+from ottla_operator.planning.cluster_secrets import (
+    authorities,
+    clients_trust,
+    generated_authorities,
+    given_secrets,
+    plan_secrets,
+    renewable_secrets,
+    secret_names,
+)
 from ottla_operator.planning.fencing import fenced_brokers
-from ottla_operator.planning.given_certificates import finding_of
+from ottla_operator.planning.given_certificates import Flaw, finding_of
 from ottla_operator.planning.listener_security import broker_subject
 from ottla_operator.planning.observed import BrokerInstance, ZooKeeperServer, ZooKeeperState
 from ottla_operator.planning.revision import RESTART_OF_BROKER, PerBroker
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ListenerStatus
-from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION, RESTART_POD_ANNOTATION
+from ottla_operator.resources.common import RENEW_ANNOTATION, REPLACE_KEY_ANNOTATION, RESTART_POD_ANNOTATION
 
 log = logging.getLogger(__name__)
 
@@ -379,7 +387,8 @@ class KubernetesPlatform:
                 self._objects.find_unlabelled("Secret", name)
             ):
                 return False
-        for name in certificates.keys_to_replace(self._objects.listed, self._name):
+        listed = self._objects.listed
+        for name in certificates.annotated(listed, generated_authorities(cluster), REPLACE_KEY_ANNOTATION):
             if not await ensured.attempt(self._delete_key(name)):
                 return False
         names = {
@@ -391,6 +400,7 @@ class KubernetesPlatform:
         addresses = {
             broker: self._known_addresses(cluster, broker) for broker in range(cluster.spec.replicas)
         }
+        renew = certificates.annotated(self._objects.listed, renewable_secrets(cluster), RENEW_ANNOTATION)
         planned = plan_secrets(
             cluster,
             names,
@@ -403,14 +413,30 @@ class KubernetesPlatform:
                 for listener in cluster.spec.listeners
             },
             in_use=certificates.listeners_in_use(self._objects.listed, cluster),
+            renew=renew,
         )
-        ensured.findings += finding_of(planned.flaws)
+        given = [name for name in authorities(self._name) if name not in generated_authorities(cluster)]
+        ignored = [
+            Flaw("NotGenerated", f"Secret {name}: {REPLACE_KEY_ANNOTATION} is ignored, since {_GIVEN}")
+            for name in certificates.annotated(self._objects.listed, given, REPLACE_KEY_ANNOTATION)
+        ]
+        ensured.findings += finding_of([*planned.flaws, *ignored])
         for name, data in planned.data.items():
             if not await ensured.attempt(
                 self._ensure_secret(cluster, name, data, planned.changes.get(name, ()))
             ):
                 return False
+            if name in renew and name in planned.changes:
+                await ensured.attempt(self._renewed(name))
         return True
+
+    async def _renewed(self, name: str) -> str:
+        """Remove the request, which would be carried out again otherwise."""
+        live = self._objects.listed.find("Secret", name)
+        assert live is not None, f"Secret {name} was just applied"
+        patch = {"metadata": {"annotations": {RENEW_ANNOTATION: None}}}
+        await self._objects.patch("Secret", live, patch, "AnnotationNotRemoved")
+        return ""
 
     async def _delete_key(self, name: str) -> str:
         # A missing key is generated, also after an interruption at this point.
@@ -653,6 +679,7 @@ class KubernetesPlatform:
             await self._objects.delete_pod(pod)
 
 
+_GIVEN = "generateCertificateAuthority is false: replace the key and the certificate themselves"
 _NO_DEFAULT_CLASS = "it names no StorageClass, and the Kubernetes cluster has no default one"
 
 # The revision hashes of a broker whose advertised addresses are outdated, and of one whose pod is annotated.

@@ -26,8 +26,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 # The clocks of other hosts may be behind.
 _BACKDATED: Final = timedelta(minutes=5)
-# The kubelet updates the files in pods within two minutes.
-_SPREAD: Final = timedelta(minutes=5)
+SPREAD: Final = timedelta(minutes=5)
+"""The time after which all pods have a changed file: the kubelet updates them within two minutes."""
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm)
 """What `cryptography` raises for a key or certificate that it cannot read."""
@@ -97,11 +97,10 @@ def authority_reason(pair: Pair | None, lifetime: Lifetime, now_ms: int) -> str:
         return "it is missing"
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate)
-        key = private_key(pair.key)
+        if not is_pair(pair):
+            return "its key does not match"
     except UNREADABLE:
         return "it cannot be read"
-    if certificate.public_key() != key.public_key():
-        return "its key does not match"
     return _expiry_reason(certificate, lifetime, now_ms)
 
 
@@ -113,7 +112,7 @@ def renewal_reason(
         return "it is missing"
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate)
-        if certificate.public_key() != private_key(pair.key).public_key():
+        if not is_pair(pair):
             return "its key does not match"
     except UNREADABLE:
         return "it cannot be read"
@@ -190,7 +189,19 @@ def without_former_keys(bundle: bytes) -> bytes:
 def is_recently_issued(certificate: bytes, now_ms: int) -> bool:
     """Whether the certificate was issued so recently that some pods may not have it yet."""
     begin = x509.load_pem_x509_certificate(certificate).not_valid_before_utc + _BACKDATED
-    return time_of(now_ms) - begin < _SPREAD
+    return time_of(now_ms) - begin < SPREAD
+
+
+def is_pair(pair: Pair) -> bool:
+    """Whether the key is that of the certificate. Raises `UNREADABLE`."""
+    certificate = x509.load_pem_x509_certificate(pair.certificate)
+    return certificate.public_key() == private_key(pair.key).public_key()
+
+
+def same_key(one: bytes, other: bytes) -> bool:
+    """Whether two certificates are of the same key."""
+    first, second = x509.load_pem_x509_certificate(one), x509.load_pem_x509_certificate(other)
+    return first.public_key() == second.public_key()
 
 
 # ---- issuing

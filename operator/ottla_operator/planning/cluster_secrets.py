@@ -9,6 +9,10 @@ previous one has reached all pods: both authorities are trusted; all certificate
 the old one is no longer trusted. The old authority of clients is trusted until it expires, as with Strimzi:
 the operator has no list of the certificates that clients use.
 
+What pods trust is in the Secrets of their keys, so that both change together. An authority of others
+(`generateCertificateAuthority: false`) is in the same two Secrets, which the operator only reads; the same
+phases follow when its key is another one.
+
 A listener's own certificate is copied from the Secret that the spec names, which the operator never writes.
 One that cannot be used is not copied, so that the last one stays in force; before the first one, the
 cluster's authority issues one.
@@ -18,8 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
+from ottla_operator.conditions import iso_time, parse_iso_time
 from ottla_operator.planning.certificates import (
+    SPREAD,
+    UNREADABLE,
     Lifetime,
     Pair,
     RandomBytes,
@@ -27,16 +35,26 @@ from ottla_operator.planning.certificates import (
     authority_reason,
     certificates_in,
     is_issued_by,
+    is_pair,
     is_recently_issued,
     issue,
     new_authority,
     new_password,
     pkcs12_truststore,
     renewal_reason,
+    same_key,
     still_trusted,
     without_former_keys,
 )
-from ottla_operator.planning.given_certificates import Flaw, authorities_in, given_pair, lacks_hosts
+from ottla_operator.planning.given_certificates import (
+    CA_CERTIFICATE,
+    CA_KEY,
+    Flaw,
+    authorities_in,
+    given_authority,
+    given_pair,
+    lacks_hosts,
+)
 from ottla_operator.planning.listener_security import (
     broker_subject,
     lifetime_of,
@@ -45,11 +63,15 @@ from ottla_operator.planning.listener_security import (
     zookeeper_subject,
 )
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import Listener
+from ottla_operator.resources.cluster import CertificateAuthority, Listener
+from ottla_operator.resources.common import RENEW_ANNOTATION
 
 Data = Mapping[str, bytes]
 
-CA_CERTIFICATE, CA_STORE, CA_PASSWORD, CA_KEY = "ca.crt", "ca.p12", "ca.password", "ca.key"
+CA_STORE, CA_PASSWORD = "ca.p12", "ca.password"
+CLUSTER_CA, CLIENTS_CA = "cluster-ca.crt", "clients-ca.crt"
+"""The files, beside those with keys, with the authorities that brokers trust."""
+_FILES = (CLIENTS_CA, CLUSTER_CA)
 OPERATOR = "cluster-operator"
 ZOOKEEPER = "zookeeper"
 
@@ -63,6 +85,11 @@ def cluster_ca(cluster: str) -> str:
 def clients_ca(cluster: str) -> str:
     """The Secret with the key of the authority for users."""
     return f"{cluster}-clients-ca"
+
+
+def authorities(cluster: str) -> tuple[str, str]:
+    """The Secrets with the keys of the authorities of users and of the cluster."""
+    return clients_ca(cluster), cluster_ca(cluster)
 
 
 def certificate_secret(authority: str) -> str:
@@ -103,12 +130,25 @@ def given_secrets(cluster: BrokerCluster) -> set[str]:
     return {source.secret_name for source in sources if source is not None}
 
 
+def generated_authorities(cluster: BrokerCluster) -> list[str]:
+    """The Secrets with the keys of the authorities that the operator makes."""
+    specs = (cluster.spec.clients_ca, cluster.spec.cluster_ca)
+    of_specs = zip(authorities(cluster.metadata.name), specs, strict=True)
+    return [name for name, spec in of_specs if spec.generate_certificate_authority]
+
+
+def renewable_secrets(cluster: BrokerCluster) -> list[str]:
+    """The Secrets with certificates that the operator issues."""
+    name = cluster.metadata.name
+    of_authorities = [certificate_secret(authority) for authority in generated_authorities(cluster)]
+    return [*of_authorities, brokers_secret(name), zookeeper_secret(name), operator_secret(name)]
+
+
 def secret_names(cluster: str) -> list[str]:
     """The names of all Secrets of a secured cluster."""
-    authorities = (clients_ca(cluster), cluster_ca(cluster))
-    public = [certificate_secret(authority) for authority in authorities]
+    public = [certificate_secret(authority) for authority in authorities(cluster)]
     own = (brokers_secret(cluster), zookeeper_secret(cluster), operator_secret(cluster))
-    return [*authorities, *public, *own]
+    return [*authorities(cluster), *public, *own]
 
 
 @dataclass(slots=True)
@@ -132,52 +172,130 @@ def plan_secrets(
     zookeeper: Sequence[str] = (),
     hosts: Mapping[str, Sequence[str]] | None = None,
     in_use: Collection[str] = (),
+    renew: Collection[str] = (),
 ) -> SecretsPlan:
     """`brokers`: the names and addresses of each broker, by its file's name. `found`: the existing Secrets,
     also those of others (`given_secrets`). `zookeeper`: the names of the servers; empty without TLS. `hosts`:
     where clients connect to, by listener with an own certificate. `in_use`: listeners whose own certificate
-    brokers use, though they may have another one after their next restart."""
+    brokers use, though they may have another one after their next restart. `renew`: Secrets whose
+    certificates are to be renewed before they are due."""
     name, spec = cluster.metadata.name, cluster.spec
-    planner = _Planner(found, now_ms, random_bytes)
-    planner.plan_authority(clients_ca(name), lifetime_of(spec.clients_ca))
-    authority, lifetime = cluster_ca(name), lifetime_of(spec.cluster_ca)
-    pair = planner.plan_authority(authority, lifetime)
+    planner = _Planner(name, found, now_ms, random_bytes, renew)
+    planner.plan_authority(clients_ca(name), spec.clients_ca)
+    authority = planner.plan_authority(cluster_ca(name), spec.cluster_ca)
     subjects = {brokers_secret(name): {file: broker_subject(name, names) for file, names in brokers.items()}}
     own = [listener.name for listener in listeners_of(cluster) if listener.own_certificate is not None]
     all_names = list(dict.fromkeys(each for names in brokers.values() for each in names))
     for listener in own:
         subjects[brokers_secret(name)][listener_file(listener)] = broker_subject(name, all_names)
-    planner.plan_listeners(cluster, hosts or {}, set(in_use) - set(own))
+    planner.plan_listeners(cluster, authority.trusted, hosts or {}, set(in_use) - set(own))
     if zookeeper:
         subjects[zookeeper_secret(name)] = {ZOOKEEPER: zookeeper_subject(name, zookeeper)}
     subjects[operator_secret(name)] = {OPERATOR: operator_subject(name)}
     issued: list[bytes] = []
     for secret, subjects_by_file in subjects.items():
-        issued += planner.plan_certificates(secret, authority, pair, subjects_by_file, lifetime)
-    planner.drop_former_keys(authority, pair, issued)
+        issued += planner.plan_certificates(secret, authority, subjects_by_file, lifetime_of(spec.cluster_ca))
+    planner.drop_former_keys(authority, issued)
+    planner.publish_trusted(zookeeper=bool(zookeeper))
     return planner.plan
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """An authority that signs, or whose certificates are trusted at least."""
+
+    name: str
+    pair: Pair | None
+    """None: it can sign nothing now."""
+    trusted: bytes
+    """The certificates that pods trust, the newest first."""
+    is_fresh: bool
+    """Whether its key is so new that some pods may not trust it yet."""
+    current: bytes
+    """What is trusted when no certificate is of a former key any more."""
+
+    def renewal_can_wait(self, pair: Pair, subject: Subject, lifetime: Lifetime, now_ms: int) -> bool:
+        """Whether a renewal must wait, since its only reason is a recently replaced authority: pods that do
+        not have the new authority yet would not trust a certificate of it."""
+        return self.is_fresh and any(
+            not renewal_reason(pair, former, subject, lifetime, now_ms)
+            for former in certificates_in(self.trusted)[1:]
+        )
+
+
+def clients_authority(cluster: BrokerCluster, data: Mapping[str, Data], now_ms: int) -> Authority | None:
+    """The authority of users; None while brokers trust none."""
+    name = clients_ca(cluster.metadata.name)
+    brokers = data.get(brokers_secret(cluster.metadata.name), {})
+    public = data.get(certificate_secret(name), {})
+    trusted = brokers.get(CLIENTS_CA) or public.get(CA_CERTIFICATE, b"")
+    if not trusted:
+        return None
+    newest, key = certificates_in(trusted)[0], data.get(name, {}).get(CA_KEY)
+    given = not cluster.spec.clients_ca.generate_certificate_authority
+    fresh = (
+        _is_since(brokers.get(_since(CLIENTS_CA)), now_ms) if given else is_recently_issued(newest, now_ms)
+    )
+    pair = Pair(key, newest) if key is not None and not (given and _mismatch(key, newest)) else None
+    return Authority(name, pair, trusted, fresh, trusted)
+
+
+def _mismatch(key: bytes, certificate: bytes) -> bool:
+    try:
+        return not is_pair(Pair(key, certificate))
+    except UNREADABLE:
+        return True
+
+
+def _since(file: str) -> str:
+    """The entry with the time at which a given authority got another key."""
+    return f"{file}.since"
+
+
+def _is_since(text: bytes | None, now_ms: int) -> bool:
+    """Whether the time is so recent that some pods may not have the change yet."""
+    try:
+        since_ms = parse_iso_time((text or b"").decode())
+    except ValueError:
+        return False
+    return now_ms - since_ms < SPREAD // timedelta(milliseconds=1)
 
 
 class _Planner:
     """Plans one Secret after the other into `plan`."""
 
-    def __init__(self, found: Mapping[str, Data], now_ms: int, random_bytes: RandomBytes) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        found: Mapping[str, Data],
+        now_ms: int,
+        random_bytes: RandomBytes,
+        renew: Collection[str],
+    ) -> None:
         self.plan = SecretsPlan()
+        self._cluster = cluster
         self._found = found
         self._now_ms = now_ms
         self._random_bytes = random_bytes
+        self._renew = renew
         self._given: dict[str, dict[str, bytes]] = {}
         """Files that are not issued here, by Secret."""
+        self._trusted: dict[str, bytes] = {}
+        """What brokers trust, by file, with the times of changes."""
 
     def plan_listeners(
-        self, cluster: BrokerCluster, hosts: Mapping[str, Sequence[str]], in_use: Collection[str]
+        self,
+        cluster: BrokerCluster,
+        trusted: bytes,
+        hosts: Mapping[str, Sequence[str]],
+        in_use: Collection[str],
     ) -> None:
-        """Plan the listeners' own certificates, before those of brokers."""
-        secret, name = brokers_secret(cluster.metadata.name), cluster.metadata.name
+        """Plan the listeners' own certificates, before those of brokers. `trusted`: of the cluster's
+        authority."""
+        secret = brokers_secret(self._cluster)
         existing, files = self._found.get(secret, {}), self._given.setdefault(secret, {})
         kept = {f"{listener_file(former)}.pem" for former in in_use}
         files |= {file: pem for file, pem in existing.items() if file in kept}
-        trusted = self.plan.data[certificate_secret(cluster_ca(name))][CA_CERTIFICATE]
         for listener in listeners_of(cluster):
             source = listener.own_certificate
             if source is None:
@@ -205,19 +323,62 @@ class _Planner:
             if flaw is not None:
                 self.plan.flaws.append(flaw)
 
-    def plan_authority(self, name: str, lifetime: Lifetime) -> Pair:
-        """Plan the Secrets of an authority's key and certificates. Returns both."""
+    def plan_authority(self, name: str, spec: CertificateAuthority) -> Authority:
+        """Plan the Secrets of an authority's key and certificates."""
+        generated = spec.generate_certificate_authority
+        authority = self._generated(name, lifetime_of(spec)) if generated else self._of_others(name, spec)
+        self._trusted[_FILES[name == cluster_ca(self._cluster)]] = authority.trusted
+        return authority
+
+    def _generated(self, name: str, lifetime: Lifetime) -> Authority:
         key = self._found.get(name, {}).get(CA_KEY)
         bundle = self._found.get(certificate_secret(name), {}).get(CA_CERTIFICATE, b"")
         current = certificates_in(bundle)[:1]
         pair = Pair(key, current[0]) if key and current else None
-        reason = authority_reason(pair, lifetime, self._now_ms)
+        reason = authority_reason(pair, lifetime, self._now_ms) or self._requested(certificate_secret(name))
         if pair is None or reason:
             pair = new_authority(name, lifetime, self._now_ms, self._random_bytes, key)
             self.plan.changes[certificate_secret(name)] = [f"{name}: {reason}"]
         self.plan.data[name] = {CA_KEY: pair.key}
-        self._publish(name, pair.certificate + still_trusted(pair.certificate, bundle, self._now_ms))
-        return pair
+        trusted = pair.certificate + still_trusted(pair.certificate, bundle, self._now_ms)
+        self._publish(name, trusted)
+        is_fresh = is_recently_issued(pair.certificate, self._now_ms)
+        return Authority(name, pair, trusted, is_fresh, without_former_keys(trusted))
+
+    def _requested(self, secret: str) -> str:
+        return f"{RENEW_ANNOTATION} requests it" if secret in self._renew else ""
+
+    def _of_others(self, name: str, spec: CertificateAuthority) -> Authority:
+        """An authority whose Secrets are only read. While they cannot be used, all stays as it is. Former
+        certificates of the cluster's authority are trusted until none is used; of clients' one, those that
+        are in the Secret, too."""
+        of_cluster = name == cluster_ca(self._cluster)
+        file, brokers = _FILES[of_cluster], self._found.get(brokers_secret(self._cluster), {})
+        before, since = brokers.get(file, b""), brokers.get(_since(file), b"")
+        given, current = given_authority(
+            (certificate_secret(name), name),
+            self._found,
+            spec.renewal_days,
+            self._now_ms,
+            needs_key=of_cluster,
+        )
+        if given.flaw is not None:
+            self.plan.flaws.append(given.flaw)
+        is_usable = given.pair is not None or (given.flaw is None and not of_cluster)
+        if not is_usable:
+            trusted = before or current
+        else:
+            newest, *rest = certificates_in(current)
+            former = still_trusted(newest, before, self._now_ms) if of_cluster else b""
+            rest += [each for each in certificates_in(former) if each not in rest]
+            trusted = b"".join((newest, *rest))
+            known = certificates_in(before)[:1]
+            if known and not same_key(known[0], newest):
+                since = iso_time(self._now_ms).encode()
+                self.plan.changes[brokers_secret(self._cluster)] = [f"{name}: it has another key"]
+        if since:
+            self._trusted[_since(file)] = since
+        return Authority(name, given.pair, trusted, _is_since(since, self._now_ms), current)
 
     def _publish(self, name: str, bundle: bytes) -> None:
         """Plan the Secret with the authority's certificates; the Java trust store is made again when these
@@ -233,46 +394,84 @@ class _Planner:
         }
 
     def plan_certificates(
-        self, secret: str, authority: str, pair: Pair, subjects: Mapping[str, Subject], lifetime: Lifetime
+        self, secret: str, authority: Authority, subjects: Mapping[str, Subject], lifetime: Lifetime
     ) -> list[bytes]:
-        """Plan a Secret with a key and a certificate for each subject, by file name. `pair`: of the
-        authority. Returns the certificates."""
-        trusted = self.plan.data[certificate_secret(authority)][CA_CERTIFICATE]
+        """Plan a Secret with a key and a certificate for each subject, by file name. Returns the
+        certificates."""
         certificates, files = [], dict(self._given.get(secret, {}))
         for file, subject in subjects.items():
             if f"{file}.pem" in files:
                 continue
             pem = self._found.get(secret, {}).get(f"{file}.pem")
             own = Pair.of_pem(pem) if pem else None
-            reason = renewal_reason(own, pair.certificate, subject, lifetime, self._now_ms)
-            if own is None or (
-                reason and not renewal_can_wait(own, trusted, subject, lifetime, self._now_ms)
-            ):
-                own = issue(pair, subject, lifetime, self._now_ms, self._random_bytes)
-                self.plan.changes.setdefault(secret, []).append(f"{file}: {reason}")
-            files[f"{file}.pem"] = own.pem
-            certificates.append(own.certificate)
-        self.plan.data[secret] = files
+            if authority.pair is not None:
+                own = self._issued(secret, file, own, authority, authority.pair, subject, lifetime)
+            if own is not None:
+                files[f"{file}.pem"] = own.pem
+                certificates.append(own.certificate)
+        if files:
+            self.plan.data[secret] = files
         return certificates
 
-    def drop_former_keys(self, authority: str, pair: Pair, issued: Iterable[bytes]) -> None:
+    def _issued(
+        self,
+        secret: str,
+        file: str,
+        own: Pair | None,
+        authority: Authority,
+        signing: Pair,
+        subject: Subject,
+        lifetime: Lifetime,
+    ) -> Pair:
+        """The existing pair, or a new one when it is due."""
+        reason = renewal_reason(own, signing.certificate, subject, lifetime, self._now_ms)
+        reason = reason or self._requested(secret)
+        if own is not None and not reason:
+            return own
+        if own is not None and authority.renewal_can_wait(own, subject, lifetime, self._now_ms):
+            return own
+        self.plan.changes.setdefault(secret, []).append(f"{file}: {reason}")
+        return issue(signing, subject, lifetime, self._now_ms, self._random_bytes)
+
+    def drop_former_keys(self, authority: Authority, issued: Iterable[bytes]) -> None:
         """Remove the authority's former keys from the trusted ones, once all certificates are of its new
         key and have reached all pods."""
-        bundle = self.plan.data[certificate_secret(authority)][CA_CERTIFICATE]
-        left = without_former_keys(bundle)
-        if left != bundle and all(
+        pair = authority.pair
+        if pair is None or authority.current == authority.trusted or authority.is_fresh:
+            return
+        if all(
             is_issued_by(each, pair.certificate) and not is_recently_issued(each, self._now_ms)
             for each in issued
         ):
-            self._publish(authority, left)
-            message = f"{authority}: no certificate uses its former key any more"
-            self.plan.changes[certificate_secret(authority)] = [message]
+            public = certificate_secret(authority.name)
+            changed = public if public in self.plan.data else brokers_secret(self._cluster)
+            if changed == public:
+                self._publish(authority.name, authority.current)
+            self._trusted[CLUSTER_CA] = authority.current
+            message = f"{authority.name}: no certificate uses its former key any more"
+            self.plan.changes[changed] = [message]
+
+    def publish_trusted(self, *, zookeeper: bool) -> None:
+        """Add what pods trust to the Secrets with their keys."""
+        secrets = {brokers_secret(self._cluster): self._trusted}
+        if zookeeper:
+            secrets[zookeeper_secret(self._cluster)] = {CLUSTER_CA: self._trusted[CLUSTER_CA]}
+        for secret, trusted in secrets.items():
+            if secret in self.plan.data:
+                self.plan.data[secret] = {**self.plan.data[secret], **trusted}
+
+
+def cluster_trust(cluster: str, data: Mapping[str, Data]) -> bytes:
+    """The certificates of the cluster's authority that brokers, and clients without a listener's own
+    certificate, trust; empty while there are none."""
+    public = data.get(certificate_secret(cluster_ca(cluster)), {}).get(CA_CERTIFICATE, b"")
+    return data.get(brokers_secret(cluster), {}).get(CLUSTER_CA) or public
 
 
 def clients_trust(cluster: BrokerCluster, listener: Listener, data: Mapping[str, Data]) -> bytes:
     """The certificates that clients of the listener must trust, in PEM; empty while there are none."""
     name, source = cluster.metadata.name, listener.own_certificate
-    of_cluster = data.get(certificate_secret(cluster_ca(name)), {}).get(CA_CERTIFICATE, b"")
+    of_cluster = cluster_trust(name, data)
     own = data.get(brokers_secret(name), {}).get(f"{listener_file(listener.name)}.pem")
     if source is None or own is None or _is_of(own, of_cluster):
         return of_cluster
@@ -286,12 +485,3 @@ def _is_of(pem: bytes, authorities: bytes) -> bool:
     """Whether one of the authorities issued the certificate that the file begins with, after its key."""
     certificate = Pair.of_pem(pem).certificate
     return any(is_issued_by(certificate, authority) for authority in certificates_in(authorities))
-
-
-def renewal_can_wait(pair: Pair, trusted: bytes, subject: Subject, lifetime: Lifetime, now_ms: int) -> bool:
-    """Whether a renewal must wait, since its only reason is a recently replaced authority: pods that do
-    not have the new authority yet would not trust a certificate of it."""
-    newest, *older = certificates_in(trusted)
-    return is_recently_issued(newest, now_ms) and any(
-        not renewal_reason(pair, old, subject, lifetime, now_ms) for old in older
-    )

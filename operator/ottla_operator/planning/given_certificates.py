@@ -24,6 +24,7 @@ from ottla_operator.planning.certificates import (
 )
 
 CONDITION: Final = "CertificatesValid"
+CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,40 @@ def given_pair(
     if end - now <= timedelta(days=renewal_days):
         return Given(pair, Flaw("ExpiresSoon", f"{what}: it expires on {end:%Y-%m-%d}"))
     return Given(pair)
+
+
+def given_authority(
+    secrets: tuple[str, str],
+    found: Mapping[str, Mapping[str, bytes]],
+    renewal_days: int,
+    now_ms: int,
+    *,
+    needs_key: bool,
+) -> tuple[Given, bytes]:
+    """The authority in two Secrets, and all certificates in them, its own first. `secrets`: with the
+    certificate and with the key. Without `needs_key`, an authority may be without a key."""
+    of_certificate, of_key = secrets
+    public, private = found.get(of_certificate), found.get(of_key, {})
+    what = f"Secret {of_certificate}"
+    if public is None:
+        return _refused("SecretNotFound", f"{what} does not exist"), b""
+    if not public.get(CA_CERTIFICATE):
+        return _refused("InvalidSecret", f"{what} has no entry {CA_CERTIFICATE}"), b""
+    others = (public[entry] for entry in sorted(public) if entry.endswith(".crt") and entry != CA_CERTIFICATE)
+    certificates = list(
+        dict.fromkeys(map(_lines, certificates_in(b"\n".join((public[CA_CERTIFICATE], *others)))))
+    )
+    if not certificates or not all(map(_is_authority, certificates)):
+        message = f"{what}: the entries *.crt must have certificates of authorities only"
+        return _refused("InvalidCertificate", message), b""
+    trusted = b"".join(certificates)
+    if CA_KEY not in private and not needs_key:
+        return Given(None), trusted
+    if CA_KEY not in private:
+        return _refused("SecretNotFound", f"Secret {of_key} does not exist or has no entry {CA_KEY}"), trusted
+    data = {CA_CERTIFICATE: certificates[0], CA_KEY: private[CA_KEY]}
+    what = f"Secrets {of_certificate} and {of_key}"
+    return given_pair(what, data, (CA_CERTIFICATE, CA_KEY), renewal_days, now_ms), trusted
 
 
 def lacks_hosts(pair: Pair, what: str, hosts: Iterable[str]) -> Flaw | None:

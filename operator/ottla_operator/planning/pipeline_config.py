@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from ottla_operator.planning.cluster_secrets import CA_CERTIFICATE, certificate_secret, cluster_ca
+from ottla_operator.planning.cluster_secrets import certificate_secret, cluster_ca
+from ottla_operator.planning.given_certificates import CA_CERTIFICATE
 from ottla_operator.planning.listener_security import SCRAM_MECHANISM
 from ottla_operator.resources import BrokerCluster, Pipeline, User
 from ottla_operator.resources.pipeline import memory_of

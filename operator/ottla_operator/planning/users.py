@@ -26,16 +26,15 @@ from ottla_operator.planning.certificates import (
     Pair,
     Subject,
     authority_reason,
-    certificates_in,
     renewal_reason,
 )
 from ottla_operator.planning.cluster_secrets import (
-    CA_CERTIFICATE,
-    CA_KEY,
+    brokers_secret,
     certificate_secret,
+    clients_authority,
     clients_ca,
-    renewal_can_wait,
 )
+from ottla_operator.planning.given_certificates import CA_KEY
 from ottla_operator.planning.listener_security import SCRAM_MECHANISM, lifetime_of
 from ottla_operator.planning.observed import AccessState, Observed, Secret
 from ottla_operator.planning.steps import (
@@ -101,6 +100,7 @@ def secrets_of(users: Iterable[User], cluster: BrokerCluster) -> frozenset[str]:
             names |= {
                 clients_ca(cluster.metadata.name),
                 certificate_secret(clients_ca(cluster.metadata.name)),
+                brokers_secret(cluster.metadata.name),
             }
     return frozenset(names)
 
@@ -252,12 +252,16 @@ def text_of(secret: Secret | None, key: str) -> str | None:
 def _certificate(
     user: User, secret: Secret | None, observed: Observed, cluster: BrokerCluster
 ) -> _Credentials:
-    trusted = _trusted(cluster, observed.secrets)
-    authority = _authority(cluster, observed.secrets, trusted)
-    if authority is None:
-        return _Credentials(
-            _refused("NotSupported", f"{cluster.key} has no certificate authority for clients")
-        )
+    contents = {name: found.data for name, found in observed.secrets.items()}
+    of_clients = clients_authority(cluster, contents, observed.now_ms)
+    authority = None if of_clients is None else of_clients.pair
+    if of_clients is None or authority is None:
+        message = f"{cluster.key} has no certificate authority for clients"
+        if of_clients is not None:
+            message = (
+                f"Secret {of_clients.name} has no {CA_KEY} that fits: certificates must come from elsewhere"
+            )
+        return _Credentials(_refused("NotSupported", message))
     data = {} if secret is None else secret.data
     pair = Pair(data["user.key"], data["user.crt"]) if {"user.key", "user.crt"} <= set(data) else None
     lifetime = lifetime_of(cluster.spec.clients_ca)
@@ -271,21 +275,9 @@ def _certificate(
         reason = "the authority's certificate has changed"
     if not reason and not (data.get("user.p12") and data.get("user.password")):
         reason = "its key store is missing"
-    if reason and (pair is None or not renewal_can_wait(pair, trusted, subject, seen, observed.now_ms)):
+    if reason and (pair is None or not of_clients.renewal_can_wait(pair, subject, seen, observed.now_ms)):
         return _due(PutCertificate(user.secret_name, user.login_name, reason, authority, lifetime))
     return _Credentials(yes("CredentialsReady", "Ready", f"the certificate is in Secret {user.secret_name}"))
-
-
-def _trusted(cluster: BrokerCluster, secrets: Mapping[str, Secret]) -> bytes:
-    """The authorities' certificates that brokers trust for clients, the newest first."""
-    public = secrets.get(certificate_secret(clients_ca(cluster.metadata.name)))
-    return b"" if public is None else public.data.get(CA_CERTIFICATE, b"")
-
-
-def _authority(cluster: BrokerCluster, secrets: Mapping[str, Secret], trusted: bytes) -> Pair | None:
-    key = secrets.get(clients_ca(cluster.metadata.name))
-    current = certificates_in(trusted)[:1]
-    return Pair(key.data[CA_KEY], current[0]) if key is not None and CA_KEY in key.data and current else None
 
 
 def _obsolete_steps(user: User, access: AccessState, secrets: Mapping[str, Secret]) -> Iterator[UserStep]:

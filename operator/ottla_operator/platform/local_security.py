@@ -16,13 +16,11 @@ from typing import Final
 from ottla.local.brokers import escaped
 from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.cluster_secrets import (
-    CA_CERTIFICATE,
+    CLIENTS_CA,
+    CLUSTER_CA,
     OPERATOR,
     brokers_secret,
-    certificate_secret,
-    clients_ca,
     clients_trust,
-    cluster_ca,
     given_secrets,
     listener_file,
     listeners_in_use,
@@ -153,10 +151,9 @@ class LocalSecurity:
         names = [*secret_names(cluster.metadata.name), *given_secrets(cluster)]
         return clients_trust(cluster, listener, self._secrets.data_of(names)).decode()
 
-    @staticmethod
-    def cluster_ca_secret(cluster: BrokerCluster) -> str:
-        """The Secret with the certificate of the cluster's authority, which clients trust."""
-        return certificate_secret(cluster_ca(cluster.metadata.name))
+    def cluster_trust(self, cluster: BrokerCluster) -> Path:
+        """The file with the certificates of the cluster's authority, which clients trust."""
+        return self._secrets.path(brokers_secret(cluster.metadata.name), CLUSTER_CA)
 
     # ---- brokers
 
@@ -180,8 +177,8 @@ class LocalSecurity:
         name, listeners = cluster.metadata.name, listeners_of(cluster)
         files = SecurityFiles(
             keystore=str(self._secrets.path(brokers_secret(name), f"{_file(broker)}.pem")),
-            cluster_ca=str(self._secrets.path(self.cluster_ca_secret(cluster), CA_CERTIFICATE)),
-            clients_ca=str(self._secrets.path(certificate_secret(clients_ca(name)), CA_CERTIFICATE)),
+            cluster_ca=str(self._secrets.path(brokers_secret(name), CLUSTER_CA)),
+            clients_ca=str(self._secrets.path(brokers_secret(name), CLIENTS_CA)),
             listener_keystore=lambda one: str(
                 self._secrets.path(brokers_secret(name), f"{listener_file(one)}.pem")
             ),
@@ -230,9 +227,7 @@ class LocalSecurity:
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(keystore),
             "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(
-                self._secrets.path(self.cluster_ca_secret(cluster), CA_CERTIFICATE)
-            ),
+            "ssl.truststore.location": str(self.cluster_trust(cluster)),
         }
 
 
@@ -287,7 +282,7 @@ class ClientFiles:
         status = next((one for one in cluster.status.listeners if one.name == listener.name), None)
         properties = {"bootstrap.servers": status.bootstrap_servers if status is not None else ""}
         if listener.tls:
-            trusted = self._secrets.path(LocalSecurity.cluster_ca_secret(cluster), CA_CERTIFICATE)
+            trusted = self._secrets.path(brokers_secret(cluster.metadata.name), CLUSTER_CA)
             if listener.own_certificate is not None and status is not None and status.certificates:
                 trusted = (self._folder / f"{listener.name}.crt").absolute()
                 self._write(trusted, "".join(status.certificates))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, get_args
+from typing import Annotated, ClassVar, Final, Literal, get_args
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from ottla.metadata.inter_broker import VERSIONS
 from ottla_operator.resources.common import (
     AGE,
     APPROVE_ANNOTATION,
@@ -32,17 +33,19 @@ from ottla_operator.resources.common import (
     Status,
     TransitionRule,
     UnmanagedSetting,
+    cel_regex,
     condition_column,
     config_texts,
     parse_quantity,
     rules,
 )
-from ottla_operator.resources.pods import PodTemplate, pod_problems
+from ottla_operator.resources.pods import PodTemplate, pod_problems, pod_rules
 from ottla_operator.resources.quota import Limits
 from ottla_operator.resources.settings import (
     PROTOCOL_VERSION,
     broker_settings_problems,
     is_connect_string,
+    release_of,
     version_problem,
 )
 from ottla_operator.resources.topic import TopicDefaults, topic_settings_problems
@@ -53,8 +56,19 @@ _SERVERS_ON_KUBERNETES = frozenset(("image", "resources", "template"))
 # Fields that `ottla up` ignores, too, for a cluster that is not secured.
 _WHEN_SECURED = ("clients_ca", "cluster_ca", "listeners")
 
-# The listener of brokers and the operator, beside those of the spec.
+# The listener of brokers and the operator, beside those of the spec, and its port on Kubernetes.
 INTER_BROKER_LISTENER: Final = "replication"
+INTER_BROKER_PORT: Final = 9091
+METRICS_PORT_NAME: Final = "tcp-prometheus"
+
+# Labels of the pods have the StatefulSet's name, an ordinal and a revision hash, in at most 63 characters.
+CLUSTER_NAME_MAX: Final = 40
+CLUSTER_NAME: Final = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+
+_RELEASES: Final = tuple(dict.fromkeys(release_of(version) for version in VERSIONS))
+_VERSION_IN_USE: Final = rf"^({'|'.join(_RELEASES).replace('.', '[.]')})([.][0-9]+)?(-IV[0-9]+)?$"
+_SERVER: Final = r"\s*([[][0-9A-Fa-f:.%a-z]+[]]|[^\s:/,\[\]]+)(:[1-9][0-9]{0,4})?\s*"
+_CONNECT_STRING: Final = rf"^{_SERVER}(,{_SERVER})*(/([^/\s](.*[^/\s])?)?)?$"
 
 _ZOOKEEPER_SECURITY = ("zookeeper.set.acl", "zookeeper.ssl.", "zookeeper.clientCnxnSocket")
 _AUTHORIZATION_SETTINGS = ("authorizer.class.name", "super.users")
@@ -136,15 +150,33 @@ class Listener(Model):
 
 
 class Authorization(Model):
+    model_config = rules(
+        Rule(
+            "superUsers must be names, without ;",
+            "!has(self.superUsers) || self.superUsers.all(u, u.matches('^[^;]*[^; ][^;]*$'))",
+        )
+    )
+
     type: Literal["simple"] = Field(description="Kafka's ACLs.")
-    super_users: list[str] = Field(
-        default_factory=list, description="Names of super users: CN=NAME for a certificate, NAME for SCRAM."
+    super_users: list[Annotated[str, Field(max_length=512)]] = Field(
+        default_factory=list,
+        max_length=1000,
+        description="Names of super users: CN=NAME for a certificate, NAME for SCRAM.",
     )
 
 
 class CertificateAuthority(Model):
-    """A certificate authority of the operator. The certificates that it signs have the same validity and
-    renewal."""
+    """A certificate authority. The certificates that it signs have the same validity and renewal."""
+
+    model_config = rules(
+        Rule("renewalDays must be below validityDays", "self.renewalDays < self.validityDays")
+    )
+
+    generate_certificate_authority: bool = Field(
+        default=True,
+        description="Whether the operator makes and renews the authority. false: its key and certificate are "
+        "those that others put into its two Secrets (ca.key and ca.crt).",
+    )
 
     validity_days: int = Field(default=365, ge=1, le=36500, description="Days that certificates are valid.")
     renewal_days: int = Field(
@@ -169,6 +201,8 @@ class Storage(Model):
 
 
 class ZooKeeperTemplate(Model):
+    model_config = rules(*pod_rules("zookeeper"))
+
     pod: PodTemplate = Field(
         default_factory=PodTemplate,
         description="A pod template that is merged into that of the servers; their container is zookeeper.",
@@ -201,7 +235,18 @@ class ManagedZooKeeper(Model):
 class ZooKeeper(Model):
     """The cluster's ZooKeeper: an external one, or one that the operator runs (the default)."""
 
-    connect: str | None = Field(default=None, min_length=1, description="host:port[,host:port…][/chroot]")
+    model_config = rules(
+        Rule("connect and managed exclude each other", "!has(self.connect) || !has(self.managed)"),
+        Rule(
+            "connect must be HOST:PORT[,HOST:PORT…][/chroot]",
+            f"!has(self.connect) || (self.connect.matches({cel_regex(_CONNECT_STRING)}) && "
+            "!self.connect.contains('//'))",
+        ),
+    )
+
+    connect: str | None = Field(
+        default=None, min_length=1, max_length=4096, description="host:port[,host:port…][/chroot]"
+    )
     managed: ManagedZooKeeper | None = Field(
         default=None, description="A ZooKeeper that the operator runs. Default: three servers."
     )
@@ -278,6 +323,8 @@ class DisruptionBudget(Model):
 
 
 class Template(Model):
+    model_config = rules(*pod_rules("broker"))
+
     pod: PodTemplate = Field(
         default_factory=PodTemplate, description="A pod template that is merged into that of the brokers."
     )
@@ -435,6 +482,27 @@ class Rebalance(Model):
 
 
 class BrokerClusterSpec(Model):
+    model_config = rules(
+        Rule(
+            f"version must be one of {', '.join(_RELEASES)}",
+            f"!has(self.version) || self.version.matches({cel_regex(_VERSION_IN_USE)})",
+        ),
+        Rule(
+            f"listeners: names must be unique, and {INTER_BROKER_LISTENER} is the inter-broker listener",
+            f"!has(self.listeners) || self.listeners.all(l, l.name != '{INTER_BROKER_LISTENER}' && "
+            "self.listeners.exists_one(m, m.name == l.name))",
+        ),
+        Rule(
+            f"listeners: ports must be unique, and {INTER_BROKER_PORT} is the inter-broker listener's",
+            f"!has(self.listeners) || self.listeners.all(l, l.port != {INTER_BROKER_PORT} && "
+            "self.listeners.exists_one(m, m.port == l.port))",
+        ),
+        Rule(
+            f"listeners: the port of /metrics has the name {METRICS_PORT_NAME}",
+            f"!has(self.listeners) || self.listeners.all(l, l.name != '{METRICS_PORT_NAME}')",
+        ),
+    )
+
     replicas: int = Field(
         ge=0,
         le=1000,
@@ -760,6 +828,14 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             AGE,
             PrinterColumn("UnderMinISR", "integer", ".status.underMinIsrPartitions", 1),
             PrinterColumn("Rollout", "string", ".status.rollout.targetHash", 1),
+        ),
+        rules=(
+            Rule(
+                f"metadata.name must have at most {CLUSTER_NAME_MAX} lower-case letters, digits and -, with "
+                "a letter first",
+                f"self.metadata.name.size() <= {CLUSTER_NAME_MAX} && "
+                f"self.metadata.name.matches({cel_regex(CLUSTER_NAME)})",
+            ),
         ),
         transition_rules=(SERVERS_RULE, SECURED_RULE),
         scale={

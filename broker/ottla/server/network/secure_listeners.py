@@ -15,10 +15,9 @@ import asyncio
 import logging
 import socket
 import ssl
-import urllib.request
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.listener_security import ListenerSecurity
@@ -28,23 +27,22 @@ from ottla.ports import Clock, Ports
 from ottla.ports.workers import Threads
 from ottla.security import jaas
 from ottla.security.mechanisms import PlainServer, SaslServer, plain_users
-from ottla.security.oauth import OAuthServer, SignedRules, UnsecuredRules, Validate, parse_key_set
+from ottla.security.oauth import OAuthServer, UnsecuredRules, Validate
 from ottla.security.principals import Identity, Principal, PrincipalBuilder, principal_builder
 from ottla.security.scram import MECHANISMS as SCRAM
 from ottla.security.scram import ScramCredential, ScramServer
+from ottla.security.signed_tokens import SignedRules
 from ottla.security.stores import StoreProblem
 from ottla.security.tls import TlsSettings, server_context
 from ottla.server.network.authenticator import Authenticator, Mechanism, SaslRules
 from ottla.server.network.channel import Connection, KafkaChannel
+from ottla.server.network.key_sets import Refreshes, RefreshingKeySet
 from ottla.server.network.plaintext_transport import PlaintextTransport
 from ottla.server.network.tls_transport import TlsTransport
 
 log = logging.getLogger(__name__)
 
 HANDSHAKE_THREADS: Final = 2
-KEY_SET_FETCH_S: Final = 10.0
-UNKNOWN_KEY_PAUSE_S: Final = 1.0
-_KEY_SET_BYTES_MAX: Final = 1 << 20
 
 TokenLookup = Callable[[str, str], tuple[ScramCredential, str, int] | None]
 """(mechanism, id of a delegation token) -> its credential, its owner's name, its expiry as wall time in
@@ -53,76 +51,6 @@ ms."""
 
 class SecurityProblem(Exception):
     """The security settings of a listener cannot be used; the message is one line."""
-
-
-class KeySet:
-    """The key set (JWKS) that verifies OAUTHBEARER tokens, fetched by file or http and refreshed.
-
-    The first fetch is at the start of the broker, and its failure is raised. Later fetches are in a thread:
-    after sasl.oauthbearer.jwks.endpoint.refresh.ms, and for an unknown key, but no more often than the retry
-    back-off allows. A fetch that fails leaves the keys as they are.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        threads: Threads,
-        monotonic_s: Callable[[], float],
-        *,
-        refresh_s: float,
-        retry_s: float,
-        retry_max_s: float,
-    ) -> None:
-        """`monotonic_s` is called by the threads, too. Raises ValueError when the URL has no key set."""
-        if not url.startswith(("https://", "http://", "file:")):
-            raise ValueError(f"sasl.oauthbearer.jwks.endpoint.url={url}: must be https://, http:// or file:")
-        self._url = url
-        self._threads = threads
-        self._monotonic_s = monotonic_s
-        self._refresh_s = refresh_s
-        self._retry_s, self._retry_max_s = max(retry_s, UNKNOWN_KEY_PAUSE_S), retry_max_s
-        self._failures = 0
-        self._fetching = False
-        self._keys = self._fetch()
-        self._fetched = self._monotonic_s()
-
-    def get(self, key_id: str | None) -> Any:
-        """The key with that id; None if it is unknown, and then the set is fetched again."""
-        found = self._keys.get(key_id)
-        if found is None:
-            self._fetch_after(self._retry_s)
-        return found
-
-    def tick(self) -> None:
-        """About once a second: fetch the keys if a refresh is due."""
-        if self._failures:
-            self._fetch_after(min(self._retry_s * 2**self._failures, self._retry_max_s))
-        else:
-            self._fetch_after(self._refresh_s)
-
-    def _fetch_after(self, pause_s: float) -> None:
-        if not self._fetching and self._monotonic_s() - self._fetched >= pause_s:
-            self._fetching = True
-            self._threads.submit(self._refresh)
-
-    def _refresh(self) -> None:
-        """In a thread."""
-        try:
-            self._keys = self._fetch()
-            self._failures = 0
-        except ValueError as problem:
-            self._failures += 1
-            log.warning("refreshing the key set failed, the old one is kept: %s", problem)
-        finally:
-            self._fetched = self._monotonic_s()
-            self._fetching = False
-
-    def _fetch(self) -> dict[str | None, Any]:
-        try:
-            with urllib.request.urlopen(self._url, timeout=KEY_SET_FETCH_S) as answer:
-                return parse_key_set(answer.read(_KEY_SET_BYTES_MAX))
-        except (OSError, ValueError) as problem:
-            raise ValueError(f"sasl.oauthbearer.jwks.endpoint.url={self._url}: {problem}") from None
 
 
 class SecureListener:
@@ -134,6 +62,7 @@ class SecureListener:
         config: BrokerConfig,
         loop: asyncio.AbstractEventLoop,
         threads: Threads,
+        key_set_threads: Callable[[], Threads],
         *,
         credentials: ScramCredentials,
         tokens: TokenLookup,
@@ -145,6 +74,7 @@ class SecureListener:
         self._config = config
         self._loop = loop
         self._threads = threads
+        self._key_set_threads = key_set_threads
         self._credentials = credentials
         self._tokens = tokens
         self._clock = clock
@@ -152,7 +82,7 @@ class SecureListener:
         self._context: ssl.SSLContext | None = None
         self._tls: tuple[TlsSettings, tuple[object, ...]] | None = None
         self._rules: SaslRules | None = None
-        self._key_set: KeySet | None = None
+        self._key_set: RefreshingKeySet | None = None
         try:
             self._builder = self._make_builder()
             if self.is_tls:
@@ -279,21 +209,21 @@ class SecureListener:
         def seconds(setting: str) -> float:
             return security.get_int(f"sasl.oauthbearer.jwks.endpoint.{setting}", name) / 1000
 
-        self._key_set = keys = KeySet(
+        self._key_set = keys = RefreshingKeySet(
             url,
-            self._threads,
+            options,
+            self._key_set_threads(),
             self._clock.monotonic_s,
-            refresh_s=seconds("refresh.ms"),
-            retry_s=seconds("retry.backoff.ms"),
-            retry_max_s=seconds("retry.backoff.max.ms"),
+            Refreshes(seconds("refresh.ms"), seconds("retry.backoff.ms"), seconds("retry.backoff.max.ms")),
         )
         rules = SignedRules(
             security.get_list("sasl.oauthbearer.expected.audience", name),
             security.of_mechanism(name, "sasl.oauthbearer.expected.issuer"),
             security.get_int("sasl.oauthbearer.clock.skew.seconds", name),
+            security.of_mechanism(name, "sasl.oauthbearer.scope.claim.name") or "scope",
             security.of_mechanism(name, "sasl.oauthbearer.sub.claim.name") or "sub",
         )
-        return lambda token, now_ms: rules.validate(token, keys.get)
+        return lambda token, now_ms: rules.validate(token, keys.select, now_ms)
 
     def _token_refused(self, reason: str) -> None:
         log.info("listener %s: token rejected: %s", self.name, reason)
@@ -351,13 +281,16 @@ class SecureListeners:
         ports: Ports,
     ) -> None:
         """Raises SecurityProblem."""
+        self._workers = ports.workers
         self._threads = ports.workers.threads("tls-handshake", HANDSHAKE_THREADS)
+        self._fetching: Threads | None = None
         self.by_name = {
             listener.name: SecureListener(
                 listener,
                 config,
                 loop,
                 self._threads,
+                self._key_set_threads,
                 credentials=credentials,
                 tokens=tokens,
                 clock=ports.clock,
@@ -365,6 +298,12 @@ class SecureListeners:
             for listener in config.listeners
             if listener.protocol != "PLAINTEXT"
         }
+
+    def _key_set_threads(self) -> Threads:
+        """A thread of their own: an OAuth server that does not answer must not delay TLS handshakes."""
+        if self._fetching is None:
+            self._fetching = self._workers.threads("key-sets", 1)
+        return self._fetching
 
     def renew(self) -> None:
         for listener in self.by_name.values():
@@ -377,3 +316,5 @@ class SecureListeners:
 
     async def stop(self) -> None:
         await self._threads.stop()
+        if self._fetching is not None:
+            await self._fetching.stop()

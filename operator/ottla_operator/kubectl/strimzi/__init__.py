@@ -1,0 +1,1 @@
+"""Strimzi's resources as Ottla's, for `kubectl ottla convert`. Pure functions."""

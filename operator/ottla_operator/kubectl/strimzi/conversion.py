@@ -1,0 +1,442 @@
+"""Kafka, KafkaNodePool, KafkaTopic and KafkaUser of Strimzi as resources of Ottla.
+
+Fields that Ottla's models have under the same name are taken as they are, so that a field that a model gains
+is converted without a change here. What differs has a function below.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from ottla_operator.kubectl.strimzi.fields import LAST_APPLIED, Field, Original, fitted, fitted_items
+from ottla_operator.resources import API_VERSION
+from ottla_operator.resources.cluster import (
+    Authorization,
+    CertificateAuthority,
+    DisruptionBudget,
+    Listener,
+    Rack,
+    Storage,
+)
+from ottla_operator.resources.common import MANAGED_ANNOTATION, PAUSE_ANNOTATION, config_text
+from ottla_operator.resources.loading import parse_resource
+from ottla_operator.resources.pods import PodMetadata, PodSpec, Variable, VariablesSource, VolumeMount
+from ottla_operator.resources.quota import Limits
+from ottla_operator.resources.settings import (
+    DEFAULT_PROTOCOL_VERSION,
+    PROTOCOL_VERSION,
+    broker_settings_problems,
+    release_of,
+    topic_setting_problem,
+    version_problem,
+)
+from ottla_operator.resources.user import Acl, Authentication
+
+STRIMZI: Final = "kafka.strimzi.io"
+STRIMZI_CLUSTER: Final = "strimzi.io/cluster"
+_ANNOTATIONS: Final = {
+    "strimzi.io/pause-reconciliation": PAUSE_ANNOTATION,
+    "strimzi.io/managed": MANAGED_ANNOTATION,
+}
+_ASSUMED_BROKERS: Final = 3
+
+_NO_JVM: Final = "brokers have no JVM"
+_NO_KRAFT: Final = "brokers use ZooKeeper, which the operator runs"
+_ONE_OPERATOR: Final = "the operator itself does this"
+_REASONS: Final = {
+    "image": "the image is Apache Kafka's; brokers run the operator's image",
+    "jvmOptions": _NO_JVM,
+    "jmxOptions": _NO_JVM,
+    "metadataVersion": _NO_KRAFT,
+    "metricsConfig": "every broker has /metrics for Prometheus without configuration",
+    "logging": "the form of log4j does not apply; `ottla configs` sets levels of loggers",
+    "livenessProbe": "the operator sets the probes",
+    "readinessProbe": "the operator sets the probes",
+    "brokerRackInitImage": _ONE_OPERATOR,
+    "tieredStorage": "there is no tiered storage",
+}
+_CONTAINER_PARTS: Final[Mapping[str, type[BaseModel]]] = {
+    "env": Variable,
+    "envFrom": VariablesSource,
+    "volumeMounts": VolumeMount,
+}
+_RATE: Final = re.compile(r"^([0-9]+)([KMG]i?)?B/s$")
+
+
+@dataclass(slots=True)
+class Conversion:
+    """The result: Ottla's resources, and what is to be known of each resource of Strimzi."""
+
+    results: list[dict[str, Any]] = field(default_factory=list)
+    originals: list[Original] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """What must be edited before a result is valid, and what could not be read."""
+
+
+def convert(contents: Iterable[object]) -> Conversion:
+    """Convert the resources in YAML documents, of which one can be a list, as kubectl prints it."""
+    done = Conversion()
+    originals = done.originals
+    for content in contents:
+        for each in _listed(content):
+            if isinstance(each, Mapping) and str(each.get("apiVersion", "")).partition("/")[0] == STRIMZI:
+                originals.append(Original(each))
+            else:
+                name = f"{each.get('kind')}" if isinstance(each, Mapping) else f"{each!r:.60}"
+                done.problems.append(f"{name}: is no resource of Strimzi, and is left out")
+    pools: dict[str, list[Original]] = {}
+    for original in originals:
+        if original.kind == "KafkaNodePool":
+            pools.setdefault(_cluster_of(original), []).append(original)
+    for original in originals:
+        if original.kind == "Kafka":
+            done.results += _cluster(original, pools.pop(original.name, []))
+    for orphans in pools.values():
+        for pool in orphans:
+            pool.field("spec").leave("the Kafka resource of its cluster is not in the input")
+    for original in originals:
+        if original.kind in _OTHERS:
+            done.results += _OTHERS[original.kind](original)
+        elif original.kind not in ("Kafka", "KafkaNodePool"):
+            original.field("spec").leave(f"there is no equivalent of the kind {original.kind}")
+    for result in done.results:
+        _, problems = parse_resource(result["kind"], result["metadata"], result["spec"])
+        done.problems += (f"{result['kind']}/{result['metadata']['name']}: {each}" for each in problems)
+    return done
+
+
+def _listed(content: object) -> Iterator[object]:
+    if isinstance(content, Mapping) and str(content.get("kind", "")).endswith("List"):
+        yield from content.get("items") or ()
+    elif content is not None:
+        yield content
+
+
+def _cluster_of(original: Original) -> str:
+    return str((original.metadata.get("labels") or {}).get(STRIMZI_CLUSTER, ""))
+
+
+def _resource(kind: str, metadata: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _metadata(original: Original) -> dict[str, Any]:
+    """Name, namespace, labels and annotations, without those of Strimzi."""
+    source = original.field("metadata")
+    result = {name: source[name].take() for name in ("name", "namespace") if source[name]}
+    labels = {
+        name: each.take() for name, each in source["labels"].fields() if not name.startswith("strimzi.io/")
+    }
+    annotations = {}
+    for name, each in source["annotations"].fields():
+        if name in _ANNOTATIONS:
+            annotations[_ANNOTATIONS[name]] = each.take()
+        elif not name.startswith("strimzi.io/") and name != LAST_APPLIED:
+            annotations[name] = each.take()
+    for name, given in (("labels", labels), ("annotations", annotations)):
+        if given:
+            result[name] = given
+        elif source[name].value == {}:
+            source[name].take()
+    return result
+
+
+def _reference(original: Original) -> dict[str, Any]:
+    label = original.field("metadata", "labels", STRIMZI_CLUSTER)
+    if not label:
+        original.field("spec").differs(f"clusterRef.name must be added: there is no label {STRIMZI_CLUSTER}")
+    return {"name": label.take() or ""}
+
+
+def _set(spec: dict[str, Any], name: str, value: Any) -> None:
+    """Set a field that has something in it."""
+    if value not in (None, {}, []):
+        spec[name] = value
+
+
+# ---- clusters
+
+
+def _cluster(original: Original, pools: Sequence[Original]) -> Iterator[dict[str, Any]]:
+    kafka = original.field("spec", "kafka")
+    spec: dict[str, Any] = {}
+    metadata = _metadata(original)
+    _brokers(spec, original, pools)
+    _version(spec, kafka)
+    _set(spec, "listeners", [one for each in kafka["listeners"].items() if (one := _listener(each))])
+    if kafka["listeners"] and "listeners" not in spec:
+        kafka["listeners"].differs(
+            "no listener is converted: the cluster gets the default one, 9092 without TLS and authentication"
+        )
+    _set(spec, "authorization", fitted(kafka["authorization"], Authorization))
+    if kafka["authorization"] and "authorization" not in spec:
+        kafka["authorization"].differs("without it, everybody may do everything")
+    for name in ("clusterCa", "clientsCa"):
+        _set(spec, name, fitted(original.field("spec", name), CertificateAuthority))
+    if kafka["rack"]["type"].value == "topology-label":
+        kafka["rack"]["type"].take()
+    _set(spec, "rack", fitted(kafka["rack"], Rack))
+    _set(spec, "config", _broker_settings(kafka["config"], spec))
+    _set(spec, "zookeeper", _zookeeper(original.field("spec", "zookeeper")))
+    _set(spec, "rebalance", _rebalance(original.field("spec", "cruiseControl")))
+    for name, reason in _REASONS.items():
+        kafka[name].leave(reason)
+    original.field("spec", "entityOperator").leave(_ONE_OPERATOR)
+    original.field("spec", "kafkaExporter").leave("the brokers' /metrics have kafka_exporter's metrics")
+    original.field("spec", "jmxTrans").leave(_NO_JVM)
+    yield _resource("BrokerCluster", metadata, spec)
+    quotas = kafka["quotas"]
+    if quotas["type"].value == "kafka":
+        quotas["type"].take()
+        limits = fitted(quotas, Limits)
+        if limits:
+            yield _quota(f"{original.name}-default", metadata, original.name, "<default>", limits)
+    else:
+        quotas.leave("the quota plugin is Strimzi's; Quota resources have Kafka's quotas")
+
+
+def _brokers(spec: dict[str, Any], original: Original, pools: Sequence[Original]) -> None:
+    """Number, volumes, resources and pods of the brokers: of the first pool of brokers, or of the Kafka
+    resource."""
+    kafka = original.field("spec", "kafka")
+    of_brokers = [pool for pool in pools if "broker" in (pool.field("spec", "roles").value or ())]
+    for pool in pools:
+        pool.field("metadata").leave("the pool becomes a part of the BrokerCluster")
+        if pool not in of_brokers:
+            pool.field("spec").leave(_NO_KRAFT)
+    for pool in of_brokers[1:]:
+        pool.field("spec").leave(f"a cluster has one set of brokers, which is that of {of_brokers[0].key}")
+    source = of_brokers[0].field("spec") if of_brokers else kafka
+    replicas = source["replicas"].take()
+    if of_brokers:
+        for role in source["roles"].items():
+            if role.value == "broker":
+                role.take()
+            else:
+                role.leave(_NO_KRAFT)
+        source["jvmOptions"].leave(_NO_JVM)
+        for name in ("replicas", "storage"):
+            kafka[name].leave(f"the KafkaNodePool {of_brokers[0].name} has its own")
+    elif replicas is None:
+        kafka.differs(
+            f"the input has no KafkaNodePool with its brokers: {_ASSUMED_BROKERS} brokers are assumed"
+        )
+    spec["replicas"] = _ASSUMED_BROKERS if replicas is None else replicas
+    _set(spec, "storage", _storage(source["storage"]))
+    resources = source["resources"] or kafka["resources"]
+    _set(spec, "resources", resources.take())
+    parts = dict(kafka["template"].fields())
+    if of_brokers:
+        for name, part in source["template"].fields():
+            if name in parts:
+                parts[name].leave(f"the template of {of_brokers[0].key} replaces it")
+            parts[name] = part
+    _set(spec, "template", _template(parts, "kafkaContainer", "broker"))
+
+
+def _version(spec: dict[str, Any], kafka: Field) -> None:
+    kafka["version"].leave(
+        f"brokers speak Kafka's protocol up to {release_of(DEFAULT_PROTOCOL_VERSION)}; their image decides"
+    )
+    given = kafka["config"][PROTOCOL_VERSION]
+    if given:
+        version = config_text(given.value)
+        problem = version_problem(version)
+        if problem:
+            given.leave(problem)
+        else:
+            given.take()
+            spec["version"] = version
+
+
+def _listener(source: Field) -> dict[str, Any]:
+    result = fitted(source, Listener)
+    if result and source["authentication"] and "authentication" not in result:
+        given = source["authentication"]["type"].value
+        source.give_up(f"authentication {given} has no equivalent; without it the listener would be open")
+        return {}
+    return result
+
+
+def _broker_settings(source: Field, spec: Mapping[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for name, given in source.fields():
+        if name == PROTOCOL_VERSION:
+            continue
+        problems, warnings = (
+            broker_settings_problems({name: config_text(given.value)})
+            if isinstance(given.value, str | int | float | bool)
+            else ([(name, "must be a text, a number, true or false")], [])
+        )
+        if problems:
+            given.leave(problems[0][1])
+            continue
+        result[name] = given.take()
+        for warning in warnings:
+            given.differs(warning)
+    return result
+
+
+def _storage(source: Field) -> dict[str, Any]:
+    kind = source["type"].value
+    if kind == "jbod":
+        volumes = list(source["volumes"].items())
+        source["type"].take()
+        for other in volumes[1:]:
+            other.leave("a broker has one volume")
+        return _storage(volumes[0]) if volumes else {}
+    if kind != "persistent-claim":
+        source.leave("brokers and ZooKeeper servers have persistent volumes")
+        return {}
+    source["type"].take()
+    source["kraftMetadata"].leave(_NO_KRAFT)
+    return fitted(source, Storage)
+
+
+def _zookeeper(source: Field) -> dict[str, Any]:
+    if not source:
+        return {}
+    managed: dict[str, Any] = {}
+    for name in ("replicas", "resources"):
+        _set(managed, name, source[name].take())
+    _set(managed, "storage", _storage(source["storage"]))
+    heap = source["jvmOptions"]["-Xmx"]
+    if heap and re.fullmatch(r"[1-9][0-9]*[kKmMgG]", str(heap.value)):
+        managed["heap"] = heap.take()
+    _set(managed, "template", _template(dict(source["template"].fields()), "zookeeperContainer", "zookeeper"))
+    for name in ("livenessProbe", "readinessProbe", "metricsConfig", "logging", "image", "config"):
+        source[name].leave("the operator configures the ZooKeeper that it runs")
+    return {"managed": managed} if managed else {}
+
+
+def _rebalance(source: Field) -> dict[str, Any]:
+    """Cruise Control's capacities and automatic rebalancing as those of the operator."""
+    result: dict[str, Any] = {}
+    capacity: dict[str, Any] = {}
+    for name, ours in (("inboundNetwork", "networkIn"), ("outboundNetwork", "networkOut")):
+        given = source["brokerCapacity"][name]
+        match = _RATE.match(str(given.value))
+        if match:
+            given.take()
+            capacity[ours] = f"{match[1]}{_unit(match[2] or '')}"
+    _set(result, "capacity", capacity)
+    triggers = []
+    for each in source["autoRebalance"].items():
+        trigger = {"add-brokers": "ScaleUp", "remove-brokers": "ScaleDown"}.get(each["mode"].value)
+        if trigger:
+            each["mode"].take()
+            triggers.append(trigger)
+    if triggers:
+        result |= {"mode": "Auto", "triggers": triggers}
+    source.leave("rebalancing is part of the operator, spec.rebalance")
+    return result
+
+
+def _unit(unit: str) -> str:
+    return "k" if unit == "K" else unit
+
+
+def _template(parts: Mapping[str, Field], container: str, name: str) -> dict[str, Any]:
+    """Strimzi's template of pods and containers as a pod template. `container`: Strimzi's name of the main
+    container, `name`: ours."""
+    pod: dict[str, Any] = {}
+    if "pod" in parts:
+        given = parts["pod"]
+        _set(pod, "metadata", fitted(given["metadata"], PodMetadata))
+        _set(pod, "spec", fitted(given.without("metadata"), PodSpec))
+    if container in parts:
+        main = {part: fitted_items(parts[container][part], model) for part, model in _CONTAINER_PARTS.items()}
+        if any(main.values()):
+            filled = {part: items for part, items in main.items() if items}
+            pod.setdefault("spec", {})["containers"] = [{"name": name, **filled}]
+    result: dict[str, Any] = {}
+    _set(result, "pod", pod)
+    if name == "broker" and "podDisruptionBudget" in parts:
+        _set(result, "podDisruptionBudget", fitted(parts["podDisruptionBudget"], DisruptionBudget))
+    return result
+
+
+# ---- topics, users, quotas
+
+
+def _topic(original: Original) -> Iterator[dict[str, Any]]:
+    source = original.field("spec")
+    topic = source["topicName"].value or original.name
+    if topic.startswith("__") or original.name.startswith("consumer-offsets---"):
+        original.field("metadata").leave("the topic is an internal one, which brokers create")
+        source.leave("the topic is an internal one, which brokers create")
+        return
+    spec: dict[str, Any] = {"clusterRef": _reference(original)}
+    for name in ("topicName", "partitions", "replicas"):
+        _set(spec, name, source[name].take())
+    config: dict[str, Any] = {}
+    for name, given in source["config"].fields():
+        problem: str | None = "must be a text, a number, true or false"
+        if isinstance(given.value, str | int | float | bool):
+            problem = topic_setting_problem(name, config_text(given.value))
+        if problem is None:
+            config[name] = given.take()
+        else:
+            given.leave(problem)
+    _set(spec, "config", config)
+    yield _resource("Topic", _metadata(original), spec)
+
+
+def _user(original: Original) -> Iterator[dict[str, Any]]:
+    source = original.field("spec")
+    metadata = _metadata(original)
+    reference = _reference(original)
+    spec: dict[str, Any] = {"clusterRef": reference}
+    given = source["authentication"]
+    external = given["type"].value == "tls-external"
+    if external:
+        given["type"].take()
+        given["type"].differs(
+            "converted to tls, which has the same principal: the operator also issues a certificate"
+        )
+        spec["authentication"] = {"type": "tls"}
+    else:
+        _set(spec, "authentication", fitted(given, Authentication))
+    for name in ("validityDays", "renewalDays"):
+        given[name].leave("spec.clientsCa of the BrokerCluster has it for all users")
+    if given and "authentication" not in spec:
+        given.differs("without it, the operator manages no credentials of the user")
+    authorization = source["authorization"]
+    if authorization["type"].value == "simple":
+        acls = [acl for each in authorization["acls"].items() if (acl := _acl(each))]
+        spec["authorization"] = {"type": authorization["type"].take(), "acls": acls}
+        if authorization["acls"].value == []:
+            authorization["acls"].take()
+    yield _resource("User", metadata, spec)
+    limits = fitted(source["quotas"], Limits)
+    if limits:
+        by_name = spec.get("authentication", {}).get("type") != "tls"
+        principal = original.name if by_name else f"CN={original.name}"
+        yield _quota(original.name, metadata, reference["name"], principal, limits)
+
+
+def _acl(source: Field) -> dict[str, Any]:
+    """An ACL; in v1beta2 it can have one `operation`. Without a part of it, it would allow something else."""
+    one = source["operation"]
+    operations = source["operations"].value or ([one.take()] if one else [])
+    whole = {**source.without("operation").value, "operations": operations}
+    result = fitted(Field(source.original, source.path, whole), Acl)
+    if result != {name: value for name, value in whole.items() if value is not None}:
+        source.give_up("an ACL is converted as a whole or not at all")
+        return {}
+    return result
+
+
+def _quota(
+    name: str, metadata: Mapping[str, Any], cluster: str, user: str, limits: Mapping[str, Any]
+) -> dict[str, Any]:
+    spec = {"clusterRef": {"name": cluster}, "entity": {"user": user}, "limits": dict(limits)}
+    return _resource("Quota", {**metadata, "name": name}, spec)
+
+
+_OTHERS: Final = {"KafkaTopic": _topic, "KafkaUser": _user}
