@@ -81,6 +81,7 @@ def build(
     component: str,
     body: Mapping[str, Any],
     annotations: Mapping[str, str] | None = None,
+    more_labels: Mapping[str, str] | None = None,
 ) -> Manifest:
     """The manifest with `body`: named, labelled and owned by the resource, with the digest annotation."""
     if isinstance(resource, Pipeline):
@@ -91,7 +92,7 @@ def build(
     metadata: Manifest = {
         "name": name,
         "namespace": resource.metadata.namespace,
-        "labels": labels,
+        "labels": {**labels, **(more_labels or {})},
         "annotations": dict(annotations or {}),
         "ownerReferences": [_owner_reference(resource)],
     }

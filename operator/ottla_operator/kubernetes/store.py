@@ -21,7 +21,15 @@ from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.naming import FINALIZER, name_problem
 from ottla_operator.platform.interfaces import Recorder
 from ottla_operator.reconcile import DELETION_DEADLINE_MS
-from ottla_operator.resources import API_VERSION, KINDS, AnyResource, BrokerCluster, Pipeline, Problem
+from ottla_operator.resources import (
+    API_VERSION,
+    KINDS,
+    AnyResource,
+    BrokerCluster,
+    BrokerPool,
+    Pipeline,
+    Problem,
+)
 from ottla_operator.resources.common import Metadata, Status
 from ottla_operator.resources.loading import invalid_finding, parse_resource, status_with
 from ottla_operator.resources.pods import PodTemplate, sidecar_problems
@@ -304,6 +312,9 @@ def problems_on_kubernetes(resource: AnyResource, *, allow_sidecars: bool) -> It
         managed = resource.spec.zookeeper.managed
         if managed is not None:
             templates["spec.zookeeper.managed.template.pod"] = managed.template.pod
+    elif isinstance(resource, BrokerPool):
+        if resource.spec.template.pod is not None:
+            templates = {"spec.template.pod": resource.spec.template.pod}
     elif isinstance(resource, Pipeline):
         templates = {
             "spec.driver.template.pod": resource.spec.driver.template.pod,

@@ -388,10 +388,9 @@ def _simulate(run: Plan, lifetime: Lifetime | None) -> Result:
     scenario = SCENARIOS[chosen]
     is_durable = choices.random() < 0.25
     cluster = Cluster(run.seed, brokers=0, settings=DURABLE if is_durable else {})
-    faults = run.faults
-    if faults is None:
-        planned = planned_faults(run, BROKERS_MAX)
-        faults = [replace(fault, broker=scenario.faulty[fault.broker]) for fault in planned]
+    planned = planned_faults(run, BROKERS_MAX)
+    hitting = tuple(replace(fault, broker=scenario.faulty[fault.broker]) for fault in planned)
+    faults = hitting if run.faults is None else run.faults
     lifetime = lifetime or lifetimes(cluster.random("lifetimes"))
     operator = OperatorWorkload(scenario, run.seconds, lifetime, restarts=choices.random() < 0.5)
     append = Append(topic=TOPIC, partitions=PARTITIONS, replication_factor=scenario.factor, rate=20.0)
