@@ -308,8 +308,9 @@ class InMemoryApi(Api):
 
     def _is_fenced(self, pod: Item) -> bool:
         name = pod["metadata"]["name"]
-        broker = naming.broker_of_pod("demo", name)
-        config = self.items.get(("ConfigMap", naming.broker_config("demo", broker or 0)), {})
+        cluster = pod["metadata"]["labels"].get(naming.CLUSTER_LABEL, "")
+        broker = naming.broker_of_pod(cluster, name)
+        config = self.items.get(("ConfigMap", naming.broker_config(cluster, broker or 0)), {})
         return "ottla.fenced=true" in config.get("data", {}).get("server.properties", "")
 
     def _run_set(self, item: Item) -> None:
@@ -441,7 +442,8 @@ class EmptyKafka:
     async def observe(
         self, brokers: Sequence[Address], groups: Collection[str], *, access: bool = False
     ) -> KafkaState:
-        found = (naming.broker_of_pod("demo", host.split(".")[0]) for host, _ in brokers)
+        hosts = (host.split(".") for host, _ in brokers)
+        found = (naming.broker_of_pod(service.removesuffix("-brokers"), pod) for pod, service, *_ in hosts)
         ids = frozenset(broker for broker in found if broker is not None)
         if not ids:
             return KafkaState(problem="no broker is running")

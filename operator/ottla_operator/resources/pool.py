@@ -20,6 +20,7 @@ from ottla_operator.resources.common import (
     PrinterColumn,
     Problem,
     Resource,
+    Rule,
     Status,
     condition_column,
     immutable,
@@ -102,6 +103,12 @@ class BrokerPool(Resource[BrokerPoolSpec, BrokerPoolStatus]):
             AGE,
             PrinterColumn("Rack", "string", ".spec.rack", 1),
             PrinterColumn("Leaving", "string", ".status.leavingBrokerIds", 1),
+        ),
+        rules=(
+            Rule(
+                f"metadata.name must have at most {_NAME_MAX} lower-case letters, digits and -",
+                f"self.metadata.name.size() <= {_NAME_MAX} && !self.metadata.name.contains('.')",
+            ),
         ),
         transition_rules=(immutable("spec.clusterRef", "cluster_ref"),),
         scale={
