@@ -202,7 +202,7 @@ def test_pools_are_listed_and_their_brokers_named() -> None:
         "status": {"readyReplicas": 1, "brokerIds": [1000, 1002], "leavingBrokerIds": [1001]},
     }
     lines = [line.split() for line in screen(cluster, [pool], _NOW_MS).splitlines()]
-    assert ["BROKER", "POOL", "POD"] == next(line[:3] for line in lines if line[:1] == ["BROKER"])
+    assert next(line[:3] for line in lines if line[:1] == ["BROKER"]) == ["BROKER", "POOL", "POD"]
     assert ["0", "-", "demo-brokers-0"] in [line[:3] for line in lines]
     assert ["1000", "fast", "demo-broker-1000-0"] in [line[:3] for line in lines]
     assert ["fast", "1/2", "east", "1000,1002", "1001"] in lines
