@@ -32,11 +32,21 @@ app.kubernetes.io/instance: {{ .Release.Name }}
        finalizers that nobody may take off would hold it for ever. */ -}}
 {{- define "ottla.own" -}}
 - apiGroups: [ottla.dev]
-  resources: [brokerclusters, topics, users, quotas, consumergroups, pipelines, connectclusters, connectors]
+  resources:
+    - brokerclusters
+    - brokerpools
+    - topics
+    - users
+    - quotas
+    - consumergroups
+    - pipelines
+    - connectclusters
+    - connectors
   verbs: [get, list, watch, patch, update]
 - apiGroups: [ottla.dev]
   resources:
     - brokerclusters/status
+    - brokerpools/status
     - topics/status
     - users/status
     - quotas/status
@@ -48,6 +58,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [ottla.dev]
   resources:
     - brokerclusters/finalizers
+    - brokerpools/finalizers
     - topics/finalizers
     - users/finalizers
     - quotas/finalizers

@@ -12,15 +12,19 @@ from ottla_operator.resources.connect import (
 )
 from ottla_operator.resources.group import ConsumerGroup, ConsumerGroupSpec, ConsumerGroupStatus
 from ottla_operator.resources.pipeline import Pipeline, PipelineSpec, PipelineStatus
+from ottla_operator.resources.pool import BrokerPool, BrokerPoolSpec, BrokerPoolStatus
 from ottla_operator.resources.quota import Quota, QuotaSpec, QuotaStatus
 from ottla_operator.resources.topic import Topic, TopicSpec, TopicStatus
 from ottla_operator.resources.user import User, UserSpec, UserStatus
 
-AnyResource = BrokerCluster | Topic | Quota | ConsumerGroup | User | Pipeline | ConnectCluster | Connector
+AnyResource = (
+    BrokerCluster | BrokerPool | Topic | Quota | ConsumerGroup | User | Pipeline | ConnectCluster | Connector
+)
 
 KINDS: dict[
     str,
     type[BrokerCluster]
+    | type[BrokerPool]
     | type[Topic]
     | type[Quota]
     | type[ConsumerGroup]
@@ -30,6 +34,7 @@ KINDS: dict[
     | type[Connector],
 ] = {
     "BrokerCluster": BrokerCluster,
+    "BrokerPool": BrokerPool,
     "Topic": Topic,
     "Quota": Quota,
     "ConsumerGroup": ConsumerGroup,
@@ -46,6 +51,9 @@ __all__ = [
     "BrokerCluster",
     "BrokerClusterSpec",
     "BrokerClusterStatus",
+    "BrokerPool",
+    "BrokerPoolSpec",
+    "BrokerPoolStatus",
     "ConnectCluster",
     "ConnectClusterSpec",
     "ConnectClusterStatus",

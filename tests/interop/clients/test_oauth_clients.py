@@ -287,9 +287,13 @@ def test_javas_tools_get_tokens_of_the_server(cluster: Cluster, broker: int, tmp
     assert sorted(done.stdout.split(), key=int) == words.split(), done.stderr
 
 
-def test_our_command_line_takes_the_settings_of_javas_tools(cluster: Cluster, tmp_path: Path) -> None:
-    def run(secret: str) -> subprocess.CompletedProcess[str]:
-        config = write_properties(tmp_path / f"{secret[:3]}.properties", cluster.properties(OURS, secret))
+def test_our_command_line_takes_the_settings_of_javas_tools_and_of_a_broker(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    def properties(secret: str) -> str:
+        return write_properties(tmp_path / f"{secret[:3]}.properties", cluster.properties(OURS, secret))
+
+    def run(config: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "ottla.cli.main", "cluster", "describe", "--command-config", config],
             capture_output=True,
@@ -298,10 +302,11 @@ def test_our_command_line_takes_the_settings_of_javas_tools(cluster: Cluster, tm
             check=False,
         )
 
-    done = run(SECRET)
-    assert done.returncode == 0, done.stderr
-    assert str(cluster.ports[JAVA]) in done.stdout
-    refused = run("falsch")
+    for config in (properties(SECRET), str(cluster.pair.ours.properties_file)):
+        done = run(config)
+        assert done.returncode == 0, done.stderr
+        assert str(cluster.ports[JAVA]) in done.stdout
+    refused = run(properties("falsch"))
     assert refused.returncode != 0
     assert "HTTP 401" in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -323,6 +328,9 @@ def test_a_rotated_key_disturbs_no_client(cluster: Cluster) -> None:
             return producer.metrics()["record-error-total"]
 
     assert asyncio.run(scenario(dict(cluster.properties(OURS)))) == 0
+    log = (cluster.pair.ours.directory / "broker.log").read_text()
+    assert "Traceback" not in log
+    assert "expired without re-authentication" not in log, "of clients, and of the other broker"
     assert wait_until(lambda: in_sync(cluster, "rotated"), timeout_s=60), "brokers log in with the new key"
 
 
