@@ -198,7 +198,7 @@ CASES: Final = (
     connect(name="a" * 41),
     connect(name="with.dot"),
     connect(clusterRef={"name": "demo"}),
-    connect(bootstrapServers=None),
+    connect(bootstrapServers=None, replicas=1),
     connect(user="x"),
     connect(bootstrapServers=None, clusterRef={"name": "demo"}, tls={}),
     connect(authentication={"type": "tls"}),
