@@ -8,6 +8,7 @@ from typing import ClassVar, Final, Literal, get_args
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from ottla_operator.resources.authentication import ListenerAuthentication
 from ottla_operator.resources.common import (
     AGE,
     APPROVE_ANNOTATION,
@@ -63,12 +64,6 @@ _FACTORS: Final = {
     "default.replication.factor": "no write with acks=all can succeed in topics with the default",
     "offsets.topic.replication.factor": "no consumer group can commit offsets",
 }
-
-
-class ListenerAuthentication(Model):
-    type: Literal["scram-sha-512", "tls"] = Field(
-        description="scram-sha-512: by user name and password; tls: by a certificate of clientsCa."
-    )
 
 
 class CertificateSource(Model):
@@ -128,6 +123,11 @@ class Listener(Model):
     configuration: ListenerConfiguration = Field(
         default_factory=ListenerConfiguration, description="How clients reach and verify the listener."
     )
+
+    @property
+    def kafka_name(self) -> str:
+        """The listener's name in Kafka's settings."""
+        return self.name.upper().replace("-", "_")
 
     @property
     def own_certificate(self) -> CertificateSource | None:
@@ -865,6 +865,9 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield Problem(
                     f"spec.listeners[{n}].authentication.type", "tls requires tls: true on the listener"
                 )
+            if listener.authentication is not None:
+                path = f"spec.listeners[{n}].authentication"
+                yield from listener.authentication.problems(path, listener.kafka_name)
             if listener.own_certificate is not None and not listener.tls:
                 yield Problem(
                     f"spec.listeners[{n}].configuration.brokerCertChainAndKey",
@@ -895,6 +898,10 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         settings = config_texts(self.spec.config)
         _, warnings = broker_settings_problems(settings)
         yield from (f"spec.config: {warning}" for warning in warnings)
+        for n, listener in enumerate(self.spec.listeners):
+            if listener.authentication is not None:
+                for note in listener.authentication.notes():
+                    yield f"spec.listeners[{n}].authentication: {note}"
         least = int(settings.get(_MIN_ISR, "1"))
         brokers = len(self.broker_ids)
         if least > brokers:
