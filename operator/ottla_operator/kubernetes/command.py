@@ -72,6 +72,14 @@ _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/nam
     help="Allow additional containers in pod templates. They get the operator's security context.",
 )
 @click.option(
+    "--rolling-clusters-max",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="How many clusters may roll at the same time because of a new version of the operator; 0: any "
+    "number. Changes of resources do not count.",
+)
+@click.option(
     "--log-level", default="INFO", show_default=True, type=click.Choice(["DEBUG", "INFO", "WARNING"])
 )
 def operator(
@@ -81,6 +89,7 @@ def operator(
     lease: str | None,
     release: bool,
     allow_sidecars: bool,
+    rolling_clusters_max: int,
     log_level: str,
 ) -> None:
     """Run the operator on Kubernetes, for the custom resources of ottla.dev.
@@ -106,7 +115,7 @@ def operator(
                 raise click.UsageError("--release needs --lease")
             asyncio.run(_release(images, namespaces, lease))
             return
-        lost = asyncio.run(_run(images, namespaces, resync_s, http_port, lease or ""))
+        lost = asyncio.run(_run(images, namespaces, resync_s, http_port, lease or "", rolling_clusters_max))
     except ApiError as error:
         raise click.ClickException(error.message) from None
     except TimeoutError:
@@ -139,7 +148,14 @@ def _own_namespace() -> str:
         return ""
 
 
-async def _run(images: Images, namespaces: Sequence[str], resync_s: float, http_port: int, lease: str) -> str:
+async def _run(
+    images: Images,
+    namespaces: Sequence[str],
+    resync_s: float,
+    http_port: int,
+    lease: str,
+    rolling_clusters_max: int,
+) -> str:
     """Run until a signal. Returns why it ended without one, or ""."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -148,7 +164,9 @@ async def _run(images: Images, namespaces: Sequence[str], resync_s: float, http_
     disable_created_metrics()  # type: ignore[no-untyped-call]
     metrics = Metrics()
     api, lease_api = Api(metrics.count_request), Api(metrics.count_request)
-    controller = Controller(api, images, metrics, _clock_ms, resync_s, namespaces)
+    controller = Controller(
+        api, images, metrics, _clock_ms, resync_s, namespaces, rolling_clusters_max=rolling_clusters_max
+    )
     server = await _serve(http_port, controller, metrics) if http_port else None
     try:
         if not lease:

@@ -23,10 +23,15 @@ from ottla_operator.planning.listener_security import (
     security_settings,
 )
 from ottla_operator.resources import BrokerCluster, Problem
-from ottla_operator.resources.cluster import Listener, ListenerStatus
+from ottla_operator.resources.cluster import (
+    INTER_BROKER_PORT,
+    METRICS_PORT_NAME,
+    Listener,
+    ListenerStatus,
+)
 
-REPLICATION_PORT: Final = 9091
-METRICS_NAME: Final = "tcp-prometheus"
+REPLICATION_PORT: Final = INTER_BROKER_PORT
+METRICS_NAME: Final = METRICS_PORT_NAME
 """The name of the pods' port of /metrics; the same as Strimzi's."""
 CERTIFICATES_DIR: Final = "/etc/ottla-certificates"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from ottla_operator.resources.cluster import CLUSTER_NAME, CLUSTER_NAME_MAX
 from ottla_operator.resources.common import GROUP
 
 MANAGER: Final = "ottla-operator"
@@ -42,9 +43,7 @@ ADVERTISED_ANNOTATION: Final = f"{GROUP}/advertised"
 CONFIG_DIR: Final = "/etc/ottla"
 PROPERTIES: Final = "server.properties"
 
-# Labels of the pods have the StatefulSet's name, an ordinal and a revision hash, in at most 63 characters.
-CLUSTER_NAME_MAX: Final = 40
-_CLUSTER_NAME = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+_CLUSTER_NAME = re.compile(CLUSTER_NAME)
 _ORDINAL = re.compile(r"-([0-9]+)$")
 
 

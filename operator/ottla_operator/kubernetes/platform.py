@@ -93,6 +93,7 @@ class KubernetesPlatform:
         self._name = cluster
         self._objects = ChildObjects(api, namespace, cluster, clock_ms)
         self._nodes: Mapping[str, Object] = {}
+        self._hold_servers = False
 
     # ---- addresses
 
@@ -157,6 +158,7 @@ class KubernetesPlatform:
             manifests_zookeeper.connect_string(cluster, secure=True),
         )
         self._roles = await self._find_roles(cluster)
+        self._hold_servers = False
         return self._zookeeper_state(cluster), instances
 
     async def _find_given(self, cluster: BrokerCluster) -> None:
@@ -234,6 +236,7 @@ class KubernetesPlatform:
                 role=self._roles.get(member, ServerRole()).name,
                 revision=revision_of(pod),
                 waiting_for=roll.waiting.get(member, ""),
+                urgent=member in roll.urgent,
             )
             for member, pod in sorted(observing.zookeeper_pods(listed, self._name).items())
         )
@@ -254,8 +257,14 @@ class KubernetesPlatform:
     # ---- objects around the brokers
 
     async def ensure_children(
-        self, cluster: BrokerCluster, launches: PerBroker[BrokerLaunch], *, under_replicated: bool
+        self,
+        cluster: BrokerCluster,
+        launches: PerBroker[BrokerLaunch],
+        *,
+        under_replicated: bool,
+        hold_servers: bool = False,
     ) -> Ensured:
+        self._hold_servers = hold_servers
         surroundings = manifests_brokers.build_children(
             cluster, self._images, under_replicated=under_replicated
         )
@@ -287,7 +296,7 @@ class KubernetesPlatform:
             await ensured.attempt(self._objects.ensure(manifest))
         pods = observing.zookeeper_pods(self._objects.listed, self._name)
         # A server restarts with the newest configuration, so that the StatefulSet needs its ConfigMap.
-        if is_held(cluster, self._servers_set, stateful_set, pods):
+        if is_held(cluster, self._servers_set, stateful_set, pods, hold=self._hold_servers):
             complete = await ensured.attempt(self._keep_servers(config, stateful_set))
         else:
             complete = await ensured.attempt(self._objects.ensure(config)) and await ensured.attempt(
@@ -329,7 +338,8 @@ class KubernetesPlatform:
             return ServerRoll()
         pods = observing.zookeeper_pods(self._objects.listed, self._name)
         members = manifests_zookeeper.managed(cluster).replicas
-        return plan_roll(cluster, live, wanted, pods, members, self._roles, self._clock_ms())
+        now_ms, hold = self._clock_ms(), self._hold_servers
+        return plan_roll(cluster, live, wanted, pods, members, self._roles, now_ms, hold=hold)
 
     async def _keep_servers(self, config: Manifest, wanted: Manifest) -> str:
         """While the new template waits for an approval: new certificates only, and a ConfigMap that is as it

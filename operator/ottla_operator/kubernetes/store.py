@@ -138,7 +138,7 @@ class KubernetesStore:
             )
             resource, problems = parse_resource(kind, metadata, spec, {})
         if resource is not None:
-            problems = list(_problems_on_kubernetes(resource, allow_sidecars=self._images.allow_sidecars))
+            problems = list(problems_on_kubernetes(resource, allow_sidecars=self._images.allow_sidecars))
         return (None if problems else resource), problems
 
     async def _recorded(self, key: str) -> bool:
@@ -284,7 +284,7 @@ def _refuses_another(old: Condition | None, new: Condition) -> bool:
     return new.reason == "InvalidSpec" and not known
 
 
-def _problems_on_kubernetes(resource: AnyResource, *, allow_sidecars: bool) -> Iterator[Problem]:
+def problems_on_kubernetes(resource: AnyResource, *, allow_sidecars: bool) -> Iterator[Problem]:
     """Errors in a spec that are none for `ottla up`."""
     templates: dict[str, PodTemplate] = {}
     if isinstance(resource, BrokerCluster):

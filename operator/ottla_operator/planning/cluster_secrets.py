@@ -210,8 +210,8 @@ def plan_secrets(
     subjects = {brokers_secret(name): {file: broker_subject(name, names) for file, names in brokers.items()}}
     own = [listener.name for listener in listeners_of(cluster) if listener.own_certificate is not None]
     all_names = list(dict.fromkeys(each for names in brokers.values() for each in names))
-    for listener in own:
-        subjects[brokers_secret(name)][listener_file(listener)] = broker_subject(name, all_names)
+    for one in own:
+        subjects[brokers_secret(name)][listener_file(one)] = broker_subject(name, all_names)
     planner.keep(in_use)
     for listener in listeners_of(cluster):
         if _trusted_of(listener):

@@ -129,7 +129,7 @@ def _prefixed(listener: Listener, settings: Mapping[str, str]) -> dict[str, str]
 def _of_oauth(oauth: ListenerAuthentication, trusted: str) -> dict[str, str]:
     """Kafka's own settings for tokens that an OAuth server has signed. `trusted`: the file for
     tlsTrustedCertificates."""
-    options = {}
+    options: dict[str, str] = {}
     if oauth.tls_trusted_certificates:
         options |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": trusted}
     if oauth.disable_tls_hostname_verification:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, get_args
+from typing import Annotated, ClassVar, Final, Literal, get_args
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from ottla.metadata.inter_broker import VERSIONS
 from ottla_operator.resources.authentication import ListenerAuthentication
 from ottla_operator.resources.common import (
     AGE,
@@ -33,20 +34,23 @@ from ottla_operator.resources.common import (
     Status,
     TransitionRule,
     UnmanagedSetting,
+    cel_regex,
     condition_column,
     config_texts,
     parse_quantity,
     rules,
 )
-from ottla_operator.resources.pods import PodTemplate, pod_problems
+from ottla_operator.resources.pods import PodTemplate, pod_problems, pod_rules
 from ottla_operator.resources.quota import Limits
 from ottla_operator.resources.settings import (
     PROTOCOL_VERSION,
     broker_settings_problems,
     is_connect_string,
+    release_of,
     version_problem,
 )
 from ottla_operator.resources.topic import TopicDefaults, topic_settings_problems
+from ottla_operator.resources.windows import MaintenanceWindow, window_problems
 
 # Fields that only have an effect on Kubernetes; `ottla up` accepts and ignores them.
 KUBERNETES_ONLY = ("image", "rack", "resources", "template")
@@ -54,8 +58,19 @@ _SERVERS_ON_KUBERNETES = frozenset(("image", "resources", "template"))
 # Fields that `ottla up` ignores, too, for a cluster that is not secured.
 _WHEN_SECURED = ("clients_ca", "cluster_ca", "listeners")
 
-# The listener of brokers and the operator, beside those of the spec.
+# The listener of brokers and the operator, beside those of the spec, and its port on Kubernetes.
 INTER_BROKER_LISTENER: Final = "replication"
+INTER_BROKER_PORT: Final = 9091
+METRICS_PORT_NAME: Final = "tcp-prometheus"
+
+# Labels of the pods have the StatefulSet's name, an ordinal and a revision hash, in at most 63 characters.
+CLUSTER_NAME_MAX: Final = 40
+CLUSTER_NAME: Final = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+
+_RELEASES: Final = tuple(dict.fromkeys(release_of(version) for version in VERSIONS))
+_VERSION_IN_USE: Final = rf"^({'|'.join(_RELEASES).replace('.', '[.]')})([.][0-9]+)?(-IV[0-9]+)?$"
+_SERVER: Final = r"\s*([[][0-9A-Fa-f:.%a-z]+[]]|[^\s:/,\[\]]+)(:[1-9][0-9]{0,4})?\s*"
+_CONNECT_STRING: Final = rf"^{_SERVER}(,{_SERVER})*(/([^/\s](.*[^/\s])?)?)?$"
 
 _ZOOKEEPER_SECURITY = ("zookeeper.set.acl", "zookeeper.ssl.", "zookeeper.clientCnxnSocket")
 _AUTHORIZATION_SETTINGS = ("authorizer.class.name", "super.users")
@@ -136,14 +151,27 @@ class Listener(Model):
 
 
 class Authorization(Model):
+    model_config = rules(
+        Rule(
+            "superUsers must be names, without ;",
+            "!has(self.superUsers) || self.superUsers.all(u, u.matches('^[^;]*[^; ][^;]*$'))",
+        )
+    )
+
     type: Literal["simple"] = Field(description="Kafka's ACLs.")
-    super_users: list[str] = Field(
-        default_factory=list, description="Names of super users: CN=NAME for a certificate, NAME for SCRAM."
+    super_users: list[Annotated[str, Field(max_length=512)]] = Field(
+        default_factory=list,
+        max_length=1000,
+        description="Names of super users: CN=NAME for a certificate, NAME for SCRAM.",
     )
 
 
 class CertificateAuthority(Model):
     """A certificate authority. The certificates that it signs have the same validity and renewal."""
+
+    model_config = rules(
+        Rule("renewalDays must be below validityDays", "self.renewalDays < self.validityDays")
+    )
 
     generate_certificate_authority: bool = Field(
         default=True,
@@ -174,6 +202,8 @@ class Storage(Model):
 
 
 class ZooKeeperTemplate(Model):
+    model_config = rules(*pod_rules("zookeeper"))
+
     pod: PodTemplate = Field(
         default_factory=PodTemplate,
         description="A pod template that is merged into that of the servers; their container is zookeeper.",
@@ -206,7 +236,18 @@ class ManagedZooKeeper(Model):
 class ZooKeeper(Model):
     """The cluster's ZooKeeper: an external one, or one that the operator runs (the default)."""
 
-    connect: str | None = Field(default=None, min_length=1, description="host:port[,host:port…][/chroot]")
+    model_config = rules(
+        Rule("connect and managed exclude each other", "!has(self.connect) || !has(self.managed)"),
+        Rule(
+            "connect must be HOST:PORT[,HOST:PORT…][/chroot]",
+            f"!has(self.connect) || (self.connect.matches({cel_regex(_CONNECT_STRING)}) && "
+            "!self.connect.contains('//'))",
+        ),
+    )
+
+    connect: str | None = Field(
+        default=None, min_length=1, max_length=4096, description="host:port[,host:port…][/chroot]"
+    )
     managed: ManagedZooKeeper | None = Field(
         default=None, description="A ZooKeeper that the operator runs. Default: three servers."
     )
@@ -283,6 +324,8 @@ class DisruptionBudget(Model):
 
 
 class Template(Model):
+    model_config = rules(*pod_rules("broker"))
+
     pod: PodTemplate = Field(
         default_factory=PodTemplate, description="A pod template that is merged into that of the brokers."
     )
@@ -317,6 +360,12 @@ class RollingUpdate(Model):
     )
     elect_preferred_leaders: bool = Field(
         default=True, description="Whether the operator elects preferred leaders when all brokers run."
+    )
+    windows: list[MaintenanceWindow] = Field(
+        default_factory=list,
+        max_length=32,
+        description="When restarts of brokers and ZooKeeper servers may begin; one that has begun is "
+        "completed. Restarts on request do not wait. Default: at any time.",
     )
 
 
@@ -440,6 +489,27 @@ class Rebalance(Model):
 
 
 class BrokerClusterSpec(Model):
+    model_config = rules(
+        Rule(
+            f"version must be one of {', '.join(_RELEASES)}",
+            f"!has(self.version) || self.version.matches({cel_regex(_VERSION_IN_USE)})",
+        ),
+        Rule(
+            f"listeners: names must be unique, and {INTER_BROKER_LISTENER} is the inter-broker listener",
+            f"!has(self.listeners) || self.listeners.all(l, l.name != '{INTER_BROKER_LISTENER}' && "
+            "self.listeners.exists_one(m, m.name == l.name))",
+        ),
+        Rule(
+            f"listeners: ports must be unique, and {INTER_BROKER_PORT} is the inter-broker listener's",
+            f"!has(self.listeners) || self.listeners.all(l, l.port != {INTER_BROKER_PORT} && "
+            "self.listeners.exists_one(m, m.port == l.port))",
+        ),
+        Rule(
+            f"listeners: the port of /metrics has the name {METRICS_PORT_NAME}",
+            f"!has(self.listeners) || self.listeners.all(l, l.name != '{METRICS_PORT_NAME}')",
+        ),
+    )
+
     replicas: int = Field(
         ge=1, le=1000, description="The number of brokers. Their ids are 0 to replicas - 1."
     )
@@ -537,12 +607,20 @@ class BrokerStatus(Model):
     waiting_for: str = Field(default="", description="What the restart waits for; empty when it does not.")
 
 
+RollCause = Literal["Spec", "Operator"]
+ROLL_CAUSE: Final = (
+    "Spec: the resource was changed, or a restart requested; Operator: the operator was upgraded or set up "
+    "anew."
+)
+
+
 class RolloutStatus(Model):
     id: str = Field(description="The id of the roll.")
     target_hash: str = Field(description="The revision that brokers restart with.")
     updated: int = Field(description="The number of brokers that run it.")
     total: int = Field(description="The number of brokers.")
     started_at: str = Field(description="When the roll began.")
+    cause: RollCause = Field(default="Spec", description=ROLL_CAUSE)
 
 
 class ReassignmentStatus(Model):
@@ -675,6 +753,7 @@ class ZooKeeperStatus(Model):
     target_hash: str = Field(description="The revision of the spec; ottla.dev/approve-rollout approves it.")
     updated: int = Field(description="The number of servers that run it.")
     total: int = Field(description="The number of servers.")
+    cause: RollCause = Field(default="Spec", description=ROLL_CAUSE)
     servers: list[ZooKeeperServerStatus] = Field(
         default_factory=list,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]},
@@ -755,6 +834,14 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             PrinterColumn("UnderMinISR", "integer", ".status.underMinIsrPartitions", 1),
             PrinterColumn("Rollout", "string", ".status.rollout.targetHash", 1),
         ),
+        rules=(
+            Rule(
+                f"metadata.name must have at most {CLUSTER_NAME_MAX} lower-case letters, digits and -, with "
+                "a letter first",
+                f"self.metadata.name.size() <= {CLUSTER_NAME_MAX} && "
+                f"self.metadata.name.matches({cel_regex(CLUSTER_NAME)})",
+            ),
+        ),
         transition_rules=(SERVERS_RULE, SECURED_RULE),
         scale={
             "specReplicasPath": ".spec.replicas",
@@ -828,6 +915,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         yield from topic_settings_problems("spec.topicDefaults.config", self.spec.topic_defaults.config)
         yield from self._listener_problems()
         yield from self._security_problems()
+        yield from window_problems(self.spec.rolling_update.windows, "spec.rollingUpdate.windows")
         yield from pod_problems(self.spec.template.pod, "spec.template.pod", "broker")
         if self.spec.zookeeper.managed is not None:
             of_servers = self.spec.zookeeper.managed.template.pod

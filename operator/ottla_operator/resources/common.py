@@ -7,7 +7,7 @@ CustomResourceDefinitions). Field names are snake_case in Python and camelCase i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Generic, Self, TypeVar
 
@@ -83,10 +83,22 @@ class Rule:
     cel: str
 
 
-def rules(*of_model: Rule) -> ConfigDict:
-    """The configuration of a model with rules."""
+def rules(*of_model: Rule, free_form: bool = False) -> ConfigDict:
+    """The configuration of a model with rules. `free_form`: the API server keeps unknown fields."""
     validations: list[Any] = [{"rule": rule.cel, "message": rule.message} for rule in of_model]
-    return ConfigDict(json_schema_extra={"x-kubernetes-validations": validations})
+    return ConfigDict(
+        json_schema_extra={**(FREE_FORM if free_form else {}), "x-kubernetes-validations": validations}
+    )
+
+
+def cel_list(items: Iterable[str]) -> str:
+    """Texts as a list in CEL, in their order."""
+    return "[" + ", ".join(f"'{item}'" for item in items) + "]"
+
+
+def cel_regex(pattern: str) -> str:
+    """A regular expression as a text in CEL."""
+    return "'" + pattern.replace("\\", "\\\\") + "'"
 
 
 def immutable(path: str, attribute: str, *, optional: bool = False) -> TransitionRule:
@@ -107,11 +119,13 @@ Name = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
 ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=253)]
 SecretEntry = Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)]
 
-IntOrString = Annotated[
-    str | int, Field(json_schema_extra={"x-kubernetes-int-or-string": True, "anyOf": None, "type": None})
-]
+_INT_OR_STRING: dict[str, Any] = {"x-kubernetes-int-or-string": True, "anyOf": None, "type": None}
+IntOrString = Annotated[str | int, Field(json_schema_extra=_INT_OR_STRING)]
+_QUANTITY = re.compile(r"^([0-9]+(?:\.[0-9]+)?)(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P|)$")
 # As in Kubernetes: a number, or a number with a suffix.
-Quantity = IntOrString
+Quantity = Annotated[
+    str | int, Field(json_schema_extra={**_INT_OR_STRING, "pattern": _QUANTITY.pattern, "minimum": 0})
+]
 
 Duration = Annotated[str, Field(pattern=r"^([0-9]+(ms|s|m|h))+$")]
 
@@ -120,7 +134,6 @@ ConfigValue = str | int | float | bool
 ConfigMap = Annotated[dict[str, ConfigValue], Field(json_schema_extra={**FREE_FORM})]
 FreeForm = Annotated[dict[str, Any], Field(json_schema_extra={**FREE_FORM})]
 
-_QUANTITY = re.compile(r"^([0-9]+(?:\.[0-9]+)?)(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P|)$")
 _FACTORS = {
     "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50,
@@ -263,6 +276,8 @@ class Definition:
     condition_types: tuple[str, ...]
     columns: tuple[PrinterColumn, ...]
     transition_rules: tuple[TransitionRule, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    """Rules of the whole resource, which read metadata.name and the spec."""
     scale: Mapping[str, str] | None = None
 
     @property

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ottla_operator.resources import KINDS
-from ottla_operator.resources.common import GROUP, VERSION, Definition
+from ottla_operator.resources.common import GROUP, VERSION, Rule, TransitionRule
 
 FOLDER = Path("manifests/crds")
 CHART_FOLDER = Path("charts/ottla/templates/crds")
@@ -49,7 +50,8 @@ def structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str,
     }
     variants = [variant for variant in schema.get("anyOf") or () if variant.get("type") != "null"]
     if "x-kubernetes-int-or-string" in extensions:
-        return {**({"description": schema["description"]} if "description" in schema else {}), **extensions}
+        kept: dict[str, Any] = {n: schema[n] for n in ("description", "pattern", "minimum") if n in schema}
+        return {**kept, **extensions}
     if variants:
         assert len(variants) == 1, f"a structural schema has one type: {schema}"
         beside = {n: v for n, v in schema.items() if n != "anyOf" and not (n == "default" and v is None)}
@@ -88,8 +90,8 @@ def with_defaults(schema: dict[str, Any]) -> dict[str, Any]:
     return described
 
 
-def _validations(definition: Definition) -> list[dict[str, str]]:
-    return [{"rule": rule.cel, "message": rule.message} for rule in definition.transition_rules]
+def _validations(of: Iterable[Rule | TransitionRule]) -> list[dict[str, str]]:
+    return [{"rule": rule.cel, "message": rule.message} for rule in of]
 
 
 def build_crd(kind: str) -> dict[str, Any]:
@@ -103,7 +105,8 @@ def build_crd(kind: str) -> dict[str, Any]:
     spec["description"] = f"The desired state of the {kind}."
     status["description"] = f"The observed state of the {kind}, which the operator writes."
     if definition.transition_rules:
-        spec["x-kubernetes-validations"] = _validations(definition)
+        of_model = spec.get("x-kubernetes-validations", [])
+        spec["x-kubernetes-validations"] = [*of_model, *_validations(definition.transition_rules)]
     subresources: dict[str, Any] = {"status": {}}
     if definition.scale is not None:
         subresources["scale"] = dict(definition.scale)
@@ -148,6 +151,11 @@ def build_crd(kind: str) -> dict[str, Any]:
                                 "spec": spec,
                                 "status": status,
                             },
+                            **(
+                                {"x-kubernetes-validations": _validations(definition.rules)}
+                                if definition.rules
+                                else {}
+                            ),
                         }
                     },
                 }

@@ -15,14 +15,26 @@ from ottla_operator.resources.common import (
     PrinterColumn,
     Problem,
     Resource,
+    Rule,
     Status,
+    cel_list,
     condition_column,
     immutable,
+    rules,
 )
+
+_WITH_VALUE = ("timestamp", "offset", "shiftBy")
 
 
 class OffsetReset(Model):
     """A reset of the group's offsets, done once per `requestId`."""
+
+    model_config = rules(
+        Rule(
+            f"value is required with `to: {'`, `to: '.join(_WITH_VALUE)}`, and not allowed else",
+            f"has(self.value) == (self.to in {cel_list(_WITH_VALUE)})",
+        )
+    )
 
     request_id: str = Field(min_length=1, description="Any text; a new one requests a new reset.")
     topics: list[str] = Field(min_length=1, description="The topics whose offsets are reset.")
@@ -43,6 +55,14 @@ class OffsetReset(Model):
 
 
 class ConsumerGroupSpec(Model):
+    model_config = rules(
+        Rule(
+            "deletionPolicy Delete and offsetReset are not allowed with `offsetsStorage: zookeeper`",
+            "self.offsetsStorage != 'zookeeper' || "
+            "(self.deletionPolicy != 'Delete' && !has(self.offsetReset))",
+        )
+    )
+
     cluster_ref: ClusterRef = Field(description="The cluster of the group.")
     group_id: str | None = Field(default=None, min_length=1, description="Default: the resource's name.")
     max_lag: int | None = Field(
@@ -136,7 +156,7 @@ class ConsumerGroup(Resource[ConsumerGroupSpec, ConsumerGroupStatus]):
             yield Problem("spec.offsetReset", "is not allowed with `offsetsStorage: zookeeper`")
         if reset is None:
             return
-        needs_value = reset.to in ("timestamp", "offset", "shiftBy")
+        needs_value = reset.to in _WITH_VALUE
         if needs_value and reset.value is None:
             yield Problem("spec.offsetReset.value", f"is required with `to: {reset.to}`")
         if not needs_value and reset.value is not None:

@@ -22,12 +22,14 @@ from ottla_operator.resources.common import (
     Problem,
     Quantity,
     Resource,
+    Rule,
     Status,
     condition_column,
     immutable,
     parse_quantity,
+    rules,
 )
-from ottla_operator.resources.pods import PodTemplate, pod_problems
+from ottla_operator.resources.pods import PodTemplate, pod_problems, pod_rules
 
 JOB = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 NAME_MAX = 40  # "NAME-driver-0" and a revision's hash are labels of 63 characters at most
@@ -41,6 +43,8 @@ _OF_ALLOCATION = "spark.kubernetes.allocation."
 
 
 class DriverTemplate(Model):
+    model_config = rules(*pod_rules("driver"))
+
     pod: PodTemplate = Field(
         default_factory=PodTemplate, description="A pod template that is merged into the operator's."
     )
@@ -53,7 +57,19 @@ class Driver(Model):
     template: DriverTemplate = Field(default_factory=DriverTemplate, description="Additions to the pods.")
 
 
-class Executor(Driver):
+class ExecutorTemplate(Model):
+    model_config = rules(*pod_rules("executor"))
+
+    pod: PodTemplate = Field(
+        default_factory=PodTemplate, description="A pod template that is merged into the operator's."
+    )
+
+
+class Executor(Model):
+    resources: FreeForm = Field(
+        default_factory=dict, description="The container's resources. Spark's heap is a part of the memory."
+    )
+    template: ExecutorTemplate = Field(default_factory=ExecutorTemplate, description="Additions to the pods.")
     instances: int = Field(
         default=1, ge=0, le=10_000, description="0: the driver runs the tasks, on all its cores."
     )
@@ -142,6 +158,12 @@ class Pipeline(Resource[PipelineSpec, PipelineStatus]):
             PrinterColumn("Application", "string", ".status.applicationId", 1),
             PrinterColumn("Batch", "integer", ".status.lastBatch.id", 1),
             PrinterColumn("Restarts", "integer", ".status.restarts", 1),
+        ),
+        rules=(
+            Rule(
+                f"metadata.name must have at most {NAME_MAX} characters and no dot",
+                f"self.metadata.name.size() <= {NAME_MAX} && !self.metadata.name.contains('.')",
+            ),
         ),
         transition_rules=(
             immutable("spec.clusterRef", "cluster_ref"),

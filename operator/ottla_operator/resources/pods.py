@@ -10,13 +10,26 @@ the operator can reject them by name in the status.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field
 
-from ottla_operator.resources.common import FREE_FORM, GROUP, FreeForm, Model, Name, Problem, Quantity
+from ottla_operator.resources.common import (
+    FREE_FORM,
+    GROUP,
+    FreeForm,
+    Model,
+    Name,
+    Problem,
+    Quantity,
+    Rule,
+    cel_list,
+    cel_regex,
+    rules,
+)
 
 # Labels that selectors of NetworkPolicies, Services and StatefulSets use.
 _OWN_LABELS: Final = frozenset(
@@ -44,6 +57,27 @@ _OWN_VARIABLES: Final = frozenset(("POD_NAME",))
 MAIN_CONTAINERS: Final = frozenset(("broker", "driver", "executor", "zookeeper"))
 _WITH_ACCOUNT: Final = frozenset(("broker", "zookeeper"))
 _OF_MAIN: Final = frozenset(("name", "env", "env_from", "volume_mounts"))
+
+
+_VOLUME_SOURCES: Final = (
+    "configMap", "secret", "emptyDir", "projected", "downwardAPI", "persistentVolumeClaim",
+)  # fmt: skip
+_OF_SIDECARS: Final = (
+    "image", "imagePullPolicy", "command", "args", "workingDir", "ports", "resources", "startupProbe",
+    "readinessProbe", "livenessProbe",
+)  # fmt: skip
+_IS_MAIN: Final = f"self.name in {cel_list(sorted(MAIN_CONTAINERS))}"
+
+
+def _paths_regex(paths: Iterable[PurePosixPath]) -> str:
+    """A regular expression of the paths, what is below them, and the folders that they are in."""
+    listed = sorted(str(path).lstrip("/") for path in paths)
+    above = sorted({str(folder).lstrip("/") for path in paths for folder in path.parents} - {""})
+    slashes = "/+"
+    return (
+        f"^/+(({'|'.join(path.replace('/', slashes) for path in listed)})(/.*)?|"
+        f"({'|'.join(folder.replace('/', slashes) for folder in above)})?/*)$"
+    )
 
 
 class PodModel(Model):
@@ -142,8 +176,22 @@ class VariablesSource(PodModel):
 
 
 class VolumeMount(PodModel):
+    model_config = rules(
+        Rule(
+            "mountPath must be an absolute path without ..",
+            "self.mountPath.startsWith('/') && !self.mountPath.matches('(^|/)[.][.](/|$)')",
+        ),
+        Rule(
+            f"mountPath is used by the operator, as are {', '.join(map(str, _OWN_PATHS))}",
+            f"!self.mountPath.matches({cel_regex(_paths_regex(_OWN_PATHS))})",
+        ),
+        free_form=True,
+    )
+
     name: Name = Field(description="A volume of this template.")
-    mount_path: str = Field(description="The absolute path in the container; not one that the operator uses.")
+    mount_path: str = Field(
+        max_length=256, description="The absolute path in the container; not one that the operator uses."
+    )
     sub_path: str | None = Field(default=None, description="The path in the volume. Default: its root.")
     read_only: bool | None = Field(
         default=None, description="Whether the container may only read. Default: false."
@@ -170,6 +218,18 @@ class Projected(PodModel):
 class Volume(PodModel):
     """A volume; only types that access nothing outside the namespace."""
 
+    model_config = rules(
+        Rule(
+            f"name: {', '.join(sorted(_OWN_VOLUMES))} are volumes of the operator; use another name",
+            f"!(self.name in {cel_list(sorted(_OWN_VOLUMES))})",
+        ),
+        Rule(
+            f"must have exactly one of {', '.join(_VOLUME_SOURCES)}",
+            f"[{', '.join(f'has(self.{name})' for name in _VOLUME_SOURCES)}].exists_one(x, x)",
+        ),
+        free_form=True,
+    )
+
     name: Name = Field(description="The name that volumeMounts refer to; not one of the operator's volumes.")
     config_map: FreeForm | None = Field(default=None, description="A ConfigMap, as in Kubernetes.")
     secret: FreeForm | None = Field(default=None, description="A Secret, as in Kubernetes.")
@@ -195,6 +255,20 @@ class Container(PodModel):
     """Additional environment and mounts of the operator's container, which is identified by its name; or a
     sidecar."""
 
+    model_config = rules(
+        Rule("image is required for a sidecar", f"{_IS_MAIN} || has(self.image)"),
+        Rule(
+            "of the operator's container, env, envFrom and volumeMounts are allowed; it sets the rest itself",
+            f"!({_IS_MAIN}) || !({' || '.join(f'has(self.{name})' for name in _OF_SIDECARS)})",
+        ),
+        Rule(
+            f"env: {', '.join(sorted(_OWN_VARIABLES))} is set by the operator",
+            f"!({_IS_MAIN}) || !has(self.env) || "
+            f"self.env.all(e, !(e.name in {cel_list(sorted(_OWN_VARIABLES))}))",
+        ),
+        free_form=True,
+    )
+
     name: Name = Field(description="The operator's container, or a name of a sidecar.")
     image: str | None = Field(default=None, description="The image of a sidecar.")
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
@@ -211,7 +285,7 @@ class Container(PodModel):
     working_dir: str | None = Field(
         default=None, description="The working directory of a sidecar. Default: that of its image."
     )
-    env: list[Variable] = Field(default_factory=list, description="Environment variables.")
+    env: list[Variable] = Field(default_factory=list, max_length=500, description="Environment variables.")
     env_from: list[VariablesSource] = Field(
         default_factory=list, description="Sources of further environment variables."
     )
@@ -220,7 +294,7 @@ class Container(PodModel):
         default_factory=dict, description="Requests and limits of a sidecar, as in Kubernetes. Default: none."
     )
     volume_mounts: list[VolumeMount] = Field(
-        default_factory=list, description="Volumes of this template in the container."
+        default_factory=list, max_length=64, description="Volumes of this template in the container."
     )
     startup_probe: FreeForm | None = Field(
         default=None, description="The startup probe of a sidecar, as in Kubernetes. Default: none."
@@ -234,13 +308,44 @@ class Container(PodModel):
 
 
 class InitContainer(Container):
+    """A container that ends before the others start, or a sidecar that starts before them."""
+
     restart_policy: Literal["Always"] | None = Field(
         default=None,
         description="Always: the container runs beside the others. Default: it ends before they start.",
     )
 
 
+_MOUNTED: Final = (
+    "!has(c.volumeMounts) || "
+    "c.volumeMounts.all(m, has(self.volumes) && self.volumes.exists(v, v.name == m.name))"
+)
+
+
 class PodSpec(PodModel):
+    model_config = rules(
+        *(
+            Rule(
+                f"volumeMounts of {of}: name must be a volume of this template",
+                f"!has(self.{of}) || self.{of}.all(c, {_MOUNTED})",
+            )
+            for of in ("containers", "initContainers")
+        ),
+        Rule(
+            "containers: a name is used twice",
+            "!has(self.containers) || "
+            "self.containers.all(c, self.containers.exists_one(d, d.name == c.name))",
+        ),
+        Rule(
+            "initContainers: a name is used twice",
+            "!has(self.initContainers) || self.initContainers.all(c, "
+            f"!(c.name in {cel_list(sorted(MAIN_CONTAINERS))}) && "
+            "self.initContainers.exists_one(d, d.name == c.name) && "
+            "(!has(self.containers) || !self.containers.exists(d, d.name == c.name)))",
+        ),
+        free_form=True,
+    )
+
     node_selector: dict[str, str] = Field(
         default_factory=dict, description="Labels of nodes for the pods. Default: all nodes."
     )
@@ -271,14 +376,15 @@ class PodSpec(PodModel):
     termination_grace_period_seconds: int | None = Field(
         default=None, ge=1, description="Seconds from SIGTERM to SIGKILL. Default: 30 for brokers."
     )
-    volumes: list[Volume] = Field(default_factory=list, description="Additional volumes.")
+    volumes: list[Volume] = Field(default_factory=list, max_length=64, description="Additional volumes.")
     containers: list[Container] = Field(
         default_factory=list,
+        max_length=16,
         description="The operator's container by its name, with additions; and sidecars, if the operator "
         "allows them.",
     )
     init_containers: list[InitContainer] = Field(
-        default_factory=list, description="Init containers, if the operator allows sidecars."
+        default_factory=list, max_length=16, description="Init containers, if the operator allows sidecars."
     )
 
 
@@ -295,6 +401,22 @@ class PodTemplate(PodModel):
                 yield f"spec.containers[{n}]", container
         for n, container in enumerate(self.spec.init_containers):
             yield f"spec.initContainers[{n}]", container
+
+
+def pod_rules(main: str) -> Iterator[Rule]:
+    """The rules of a model with a field `pod` whose operator's container is `main`."""
+    of_spec = "!has(self.pod) || !has(self.pod.spec)"
+    others = cel_list(sorted(MAIN_CONTAINERS - {main}))
+    yield Rule(
+        f"{', '.join(sorted(MAIN_CONTAINERS - {main}))} are not allowed here; the container is {main}",
+        f"{of_spec} || !has(self.pod.spec.containers) || "
+        f"self.pod.spec.containers.all(c, !(c.name in {others}))",
+    )
+    if main not in _WITH_ACCOUNT:
+        yield Rule(
+            "serviceAccountName is set by the operator: it needs permissions",
+            f"{of_spec} || !has(self.pod.spec.serviceAccountName)",
+        )
 
 
 def pod_problems(template: PodTemplate, path: str, main: str) -> Iterator[Problem]:
@@ -366,7 +488,8 @@ def _container_problems(
 
 
 def _path_problems(mount: VolumeMount, path: str, paths: Collection[PurePosixPath]) -> Iterator[Problem]:
-    given = PurePosixPath(mount.mount_path)
+    # Two slashes at the beginning are one on Linux, and a root of its own for PurePosixPath.
+    given = PurePosixPath(re.sub("^/+", "/", mount.mount_path))
     if not given.is_absolute() or ".." in given.parts:
         yield Problem(path, f"{mount.mount_path!r} is not allowed: must be an absolute path without ..")
         return

@@ -17,15 +17,24 @@ from ottla_operator.resources.common import (
     PrinterColumn,
     Problem,
     Resource,
+    Rule,
     Status,
     UnmanagedSetting,
     condition_column,
     immutable,
+    rules,
 )
 
 
 class Entity(Model):
     """The quota entity: names, or `<default>` for users or client ids without quotas of their own."""
+
+    model_config = rules(
+        Rule(
+            "user, clientId or both are required; `<default>` is allowed for each",
+            "has(self.user) || has(self.clientId)",
+        )
+    )
 
     user: str | None = Field(
         default=None,
@@ -68,7 +77,17 @@ def spec_name(limit: str) -> str:
     return limit if field is None or field.alias is None else field.alias
 
 
+_LIMITS = [str(field.alias) for field in Limits.model_fields.values()]
+
+
 class QuotaSpec(Model):
+    model_config = rules(
+        Rule(
+            f"limits is empty; at least one of {', '.join(_LIMITS)} is required",
+            " || ".join(f"has(self.limits.{name})" for name in _LIMITS),
+        )
+    )
+
     cluster_ref: ClusterRef = Field(description="The cluster of the quota.")
     entity: Entity = Field(description="Whom the limits apply to.")
     limits: Limits = Field(description="The limits; at least one.")
@@ -114,5 +133,4 @@ class Quota(Resource[QuotaSpec, QuotaStatus]):
 
     def problems(self) -> Iterator[Problem]:
         if not self.spec.limits.given():
-            names = ", ".join(str(field.alias) for field in Limits.model_fields.values())
-            yield Problem("spec.limits", f"is empty; at least one of {names} is required")
+            yield Problem("spec.limits", f"is empty; at least one of {', '.join(_LIMITS)} is required")

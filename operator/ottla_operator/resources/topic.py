@@ -21,12 +21,15 @@ from ottla_operator.resources.common import (
     PrinterColumn,
     Problem,
     Resource,
+    Rule,
     Status,
     TransitionRule,
     UnmanagedSetting,
+    cel_list,
     condition_column,
     config_texts,
     immutable,
+    rules,
 )
 from ottla_operator.resources.settings import topic_setting_problem
 
@@ -63,7 +66,21 @@ class TopicDefaults(Model):
     )
 
 
+_RESERVED = (".", "..")
+
+
 class TopicSpec(Model):
+    model_config = rules(
+        Rule(
+            "topicName: . and .. are not valid topic names",
+            f"!has(self.topicName) || !(self.topicName in {cel_list(_RESERVED)})",
+        ),
+        Rule(
+            "topicName: names that start with __ are reserved for internal topics",
+            "!has(self.topicName) || !self.topicName.startsWith('__')",
+        ),
+    )
+
     cluster_ref: ClusterRef = Field(description="The cluster of the topic.")
     topic_name: Annotated[str, Field(pattern=TOPIC_NAME, min_length=1, max_length=249)] | None = Field(
         default=None, description="The topic's name. Default: the resource's name."
@@ -179,6 +196,12 @@ class Topic(Resource[TopicSpec, TopicStatus]):
             PrinterColumn("CompleteUntil", "string", ".status.audit.completeUntil", 1),
             PrinterColumn("Missing", "integer", ".status.audit.missing", 1),
         ),
+        rules=(
+            Rule(
+                "metadata.name has more than 249 characters; spec.topicName is required",
+                "has(self.spec.topicName) || self.metadata.name.size() <= 249",
+            ),
+        ),
         transition_rules=(
             immutable("spec.clusterRef", "cluster_ref"),
             immutable("spec.topicName", "topic_name", optional=True),
@@ -218,7 +241,7 @@ class Topic(Resource[TopicSpec, TopicStatus]):
 
     def problems(self) -> Iterator[Problem]:
         name = self.topic_name
-        if name in (".", "..") or not _TOPIC_NAME.match(name) or len(name) > 249:
+        if name in _RESERVED or not _TOPIC_NAME.match(name) or len(name) > 249:
             yield Problem(
                 "spec.topicName",
                 f"{name!r} is not a valid topic name; allowed: 1 to 249 of a-z A-Z 0-9 . _ -",

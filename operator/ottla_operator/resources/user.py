@@ -31,9 +31,13 @@ from ottla_operator.resources.common import (
     PrinterColumn,
     Problem,
     Resource,
+    Rule,
     Status,
+    cel_list,
+    cel_regex,
     condition_column,
     immutable,
+    rules,
 )
 
 USER_NAME = r"^[a-zA-Z0-9._@-]+$"
@@ -69,6 +73,10 @@ class Password(Model):
 
 
 class Authentication(Model):
+    model_config = rules(
+        Rule("password is allowed for type scram-sha-512 only", "!has(self.password) || self.type != 'tls'")
+    )
+
     type: Literal["scram-sha-512", "tls"] = Field(
         description="scram-sha-512: a password; tls: a certificate of the cluster's clientsCa."
     )
@@ -78,6 +86,17 @@ class Authentication(Model):
 
 
 class AclResource(Model):
+    model_config = rules(
+        Rule(
+            f"name is required, and `*` is allowed for all; for type cluster it is {CLUSTER_NAME} or absent",
+            f"self.type == 'cluster' ? !has(self.name) || self.name == '{CLUSTER_NAME}' : has(self.name)",
+        ),
+        Rule(
+            "patternType prefix is not allowed for type cluster",
+            "self.type != 'cluster' || self.patternType != 'prefix'",
+        ),
+    )
+
     type: Literal["topic", "group", "cluster", "transactionalId"] = Field(
         description="The type of the resources."
     )
@@ -89,13 +108,33 @@ class AclResource(Model):
     )
 
 
+def _operations_on(type_: str) -> tuple[str, ...]:
+    """The names of the operations on resources of a type."""
+    return ("All", *(operation.label for operation in SUPPORTED[_TYPES[type_]]))
+
+
 class Acl(Model):
+    model_config = rules(
+        *(
+            Rule(
+                f"operations on type {name} are {', '.join(_operations_on(name))}",
+                f"self.resource.type != '{name}' || "
+                f"self.operations.all(o, o in {cel_list(_operations_on(name))})",
+            )
+            for name in _TYPES
+        ),
+        Rule(
+            "host is not an address; allowed: an IP address, or `*`",
+            f"self.host == '{WILDCARD}' || self.host.matches({cel_regex(_ADDRESS.pattern)})",
+        ),
+    )
+
     resource: AclResource = Field(description="The resources that the ACL is about.")
-    operations: list[OperationName] = Field(min_length=1, description="Kafka's operations.")
+    operations: list[OperationName] = Field(min_length=1, max_length=11, description="Kafka's operations.")
     type: Literal["allow", "deny"] = Field(
         default="allow", description="Whether the operations are allowed or denied."
     )
-    host: str = Field(default=WILDCARD, description="An IP address, or `*` for all.")
+    host: str = Field(default=WILDCARD, max_length=64, description="An IP address, or `*` for all.")
 
     def bindings(self, principal: str) -> Iterator[AclBinding]:
         prefixed = self.resource.pattern_type == "prefix"
@@ -111,7 +150,7 @@ class Acl(Model):
 
 class Authorization(Model):
     type: Literal["simple"] = Field(default="simple", description="Kafka's ACLs.")
-    acls: list[Acl] = Field(default_factory=list, description="The ACLs of the user.")
+    acls: list[Acl] = Field(default_factory=list, max_length=1000, description="The ACLs of the user.")
 
 
 class UserSpec(Model):
@@ -154,6 +193,19 @@ class User(Resource[UserSpec, UserStatus]):
             AGE,
             PrinterColumn("User", "string", ".status.username", 1),
             PrinterColumn("Secret", "string", ".status.secret", 1),
+        ),
+        rules=(
+            Rule(
+                f"the user's name is too long for a certificate; allowed: up to {COMMON_NAME_MAX} characters",
+                "!has(self.spec.authentication) || self.spec.authentication.type != 'tls' || "
+                "(has(self.spec.userName) ? self.spec.userName.size() : self.metadata.name.size()) <= "
+                f"{COMMON_NAME_MAX}",
+            ),
+            Rule(
+                "the password's Secret is the one that the operator writes for this user; use another one",
+                "!has(self.spec.authentication) || !has(self.spec.authentication.password) || "
+                "self.spec.authentication.password.valueFrom.secretKeyRef.name != self.metadata.name",
+            ),
         ),
         transition_rules=(
             immutable("spec.clusterRef", "cluster_ref"),
@@ -201,8 +253,6 @@ class User(Resource[UserSpec, UserStatus]):
 
     def problems(self) -> Iterator[Problem]:
         name = self.login_name
-        if not re.match(USER_NAME, name):
-            yield Problem("spec.userName", f"{name!r} is not a valid user name; allowed: a-z A-Z 0-9 . _ @ -")
         if self.authentication_type == "tls" and len(name) > COMMON_NAME_MAX:
             message = f"{name!r} is too long for a certificate; allowed: up to {COMMON_NAME_MAX} characters"
             yield Problem("spec.userName", message)
@@ -229,7 +279,7 @@ def _acl_problems(acl: Acl, path: str) -> Iterator[Problem]:
         yield Problem(
             f"{path}.resource.name", f"is required for type {resource.type}; `*` is allowed for all"
         )
-    supported = ("All", *(operation.label for operation in SUPPORTED[_TYPES[resource.type]]))
+    supported = _operations_on(resource.type)
     for number, name in enumerate(acl.operations):
         if name not in supported:
             message = f"{name} is not an operation on type {resource.type}; allowed: {', '.join(supported)}"
