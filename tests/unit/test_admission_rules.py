@@ -103,7 +103,34 @@ SECRET: Final = {
     "password": {"valueFrom": {"secretKeyRef": {"name": "demo", "key": "x"}}},
 }
 
+OAUTH: Final = {"type": "oauth", "validIssuerUri": "https://idp", "jwksEndpointUri": "https://idp/keys"}
+CUSTOM: Final = {"type": "custom", "sasl": True}
+
+
+def authenticated(only_webhook: str = "", **authentication: Any) -> Case:
+    return cluster(only_webhook, listeners=[listener(tls=True, authentication=authentication)])
+
+
+def trusted(**source: str) -> Case:
+    return authenticated(**OAUTH, tlsTrustedCertificates=[source])
+
+
 CASES: Final = (
+    authenticated(type="oauth", validIssuerUri="https://idp"),
+    authenticated(**{**OAUTH, "jwksEndpointUri": "file:/etc/passwd"}),
+    authenticated(**OAUTH, checkAudience=True),
+    authenticated(**OAUTH, sasl=True),
+    authenticated(type="tls", clientId="x"),
+    authenticated(type="custom"),
+    trusted(certificate="ca.crt"),
+    trusted(secretName="a", configMapName="b", certificate="ca.crt"),
+    trusted(secretName="a"),
+    authenticated(SETTINGS, **CUSTOM),
+    authenticated(SETTINGS, **CUSTOM, listenerConfig={"ssl.keystore.type": "PEM"}),
+    authenticated(SETTINGS, **CUSTOM, listenerConfig={"num.io.threads": 4}),
+    authenticated(
+        SETTINGS, **CUSTOM, listenerConfig={"sasl.enabled.mechanisms": "GSSAPI", "ssl.client.auth": 4}
+    ),
     cluster(SETTINGS, config={"num.io.threads": "many"}),
     cluster(SETTINGS, config={"broker.id": 1}),
     cluster(SETTINGS, config={"zookeeper.set.acl": True}),
