@@ -56,7 +56,9 @@ def test_what_fits_together_is_valid(authentication: dict[str, Any]) -> None:
         ({**OAUTH, "checkAudience": True}, [".checkAudience: requires clientId"]),
         (
             {**OAUTH, "jwksEndpointUri": "file:/etc/passwd"},
-            [".jwksEndpointUri: 'file:/etc/passwd' is not allowed: string should match pattern '^https?://[^/]+'"],
+            [
+                ".jwksEndpointUri: 'file:/etc/passwd' is not allowed: string should match pattern '^https?://[^/]+'"
+            ],
         ),
         (
             {**OAUTH, "tlsTrustedCertificates": [{"secretName": "a", "configMapName": "b"}]},

@@ -41,7 +41,7 @@ WRITES = ("apply", "create", "patch", "delete")
 _VERSIONED = ("apiVersion", "kind")
 _CHILD_KINDS = {
     *("ConfigMap", "Secret", "Service", "ServiceAccount", "StatefulSet"),
-    *("PodDisruptionBudget", "NetworkPolicy", "RoleBinding"),
+    *("PodDisruptionBudget", "NetworkPolicy", "RoleBinding", "Ingress", "TLSRoute"),
 }
 _MUTABLE_OF_SET = {
     *("replicas", "template", "updateStrategy", "ordinals", "minReadySeconds", "revisionHistoryLimit"),
@@ -66,6 +66,8 @@ class InMemoryApi(Api):
         self.fail: Callable[[str, str, str], ApiError | None] = lambda verb, kind, name: None
         self.missing_classes: set[str] = set()
         """StorageClasses that do not exist; all others do."""
+        self.missing_kinds: set[str] = set()
+        """Kinds whose CustomResourceDefinition is not installed."""
         self.unpullable_images: set[str] = set()
         self.max_unavailable = 0
         self.node_of: Callable[[str], str | None] = lambda pod: None
@@ -98,6 +100,8 @@ class InMemoryApi(Api):
         self.calls.append((verb, kind, name))
         if refused is not None:
             raise refused
+        if kind in self.missing_kinds:
+            raise NotFound(404, "NotFound", "the server could not find the requested resource")
         if verb == "list":
             return {"items": [_listed(item) for item in self._matching(kind, query.get("labelSelector", ""))]}
         if verb == "get" and kind == "StorageClass" and name not in self.missing_classes:
@@ -273,7 +277,7 @@ class InMemoryApi(Api):
         for item in list(self.items.values()):
             if item["kind"] == "StatefulSet":
                 self._run_set(item)
-        brokers = self._set_pods("demo-brokers")
+        brokers = [*self._set_pods("demo-brokers"), *self._set_pods("demo-broker")]
         self.max_unavailable = max(self.max_unavailable, sum(not self.is_ready(pod) for pod in brokers))
 
     def _set_pods(self, name: str) -> list[Item]:
@@ -304,7 +308,9 @@ class InMemoryApi(Api):
 
     def _is_fenced(self, pod: Item) -> bool:
         name = pod["metadata"]["name"]
-        config = self.items.get(("ConfigMap", name.replace("-brokers-", "-broker-")), {})
+        cluster = pod["metadata"]["labels"].get(naming.CLUSTER_LABEL, "")
+        broker = naming.broker_of_pod(cluster, name)
+        config = self.items.get(("ConfigMap", naming.broker_config(cluster, broker or 0)), {})
         return "ottla.fenced=true" in config.get("data", {}).get("server.properties", "")
 
     def _run_set(self, item: Item) -> None:
@@ -436,7 +442,9 @@ class EmptyKafka:
     async def observe(
         self, brokers: Sequence[Address], groups: Collection[str], *, access: bool = False
     ) -> KafkaState:
-        ids = frozenset(int(host.split(".")[0].rpartition("-")[2]) for host, _ in brokers)
+        hosts = (host.split(".") for host, _ in brokers)
+        found = (naming.broker_of_pod(service.removesuffix("-brokers"), pod) for pod, service, *_ in hosts)
+        ids = frozenset(broker for broker in found if broker is not None)
         if not ids:
             return KafkaState(problem="no broker is running")
         return KafkaState(True, "cluster", min(ids), ids, quotas={}, access=AccessState({}, None))

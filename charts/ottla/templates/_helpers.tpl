@@ -32,11 +32,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
        finalizers that nobody may take off would hold it for ever. */ -}}
 {{- define "ottla.own" -}}
 - apiGroups: [ottla.dev]
-  resources: [brokerclusters, topics, users, quotas, consumergroups, pipelines]
+  resources: [brokerclusters, brokerpools, topics, users, quotas, consumergroups, pipelines]
   verbs: [get, list, watch, patch, update]
 - apiGroups: [ottla.dev]
   resources:
     - brokerclusters/status
+    - brokerpools/status
     - topics/status
     - users/status
     - quotas/status
@@ -46,6 +47,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [ottla.dev]
   resources:
     - brokerclusters/finalizers
+    - brokerpools/finalizers
     - topics/finalizers
     - users/finalizers
     - quotas/finalizers
@@ -72,7 +74,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, update, delete]
 - apiGroups: [networking.k8s.io]
-  resources: [networkpolicies]
+  resources: [networkpolicies, ingresses]
+  verbs: [get, list, watch, create, patch, update, delete]
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [tlsroutes]           # of listeners of type tlsroute; the Gateway API need not be installed
   verbs: [get, list, watch, create, patch, update, delete]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [rolebindings]        # of pipelines' drivers, to the only ClusterRole that may be bound

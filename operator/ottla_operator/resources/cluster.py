@@ -24,13 +24,11 @@ from ottla_operator.resources.common import (
     IntOrString,
     Model,
     Name,
-    ObjectName,
     PrinterColumn,
     Problem,
     Quantity,
     Resource,
     Rule,
-    SecretEntry,
     Status,
     TransitionRule,
     UnmanagedSetting,
@@ -39,6 +37,16 @@ from ottla_operator.resources.common import (
     config_texts,
     parse_quantity,
     rules,
+)
+from ottla_operator.resources.listeners import (
+    ACCESS_RULES,
+    CertificateSource,
+    ListenerConfiguration,
+    ListenerType,
+    NetworkPolicyPeer,
+    access_problems,
+    peer_problems,
+    unused_brokers,
 )
 from ottla_operator.resources.pods import PodTemplate, pod_problems, pod_rules
 from ottla_operator.resources.quota import Limits
@@ -81,26 +89,6 @@ _FACTORS: Final = {
 }
 
 
-class CertificateSource(Model):
-    secret_name: ObjectName = Field(description="A Secret in the same namespace.")
-    certificate: SecretEntry = Field(
-        default="tls.crt", description="Its entry with the certificate, in PEM, followed by its chain."
-    )
-    key: SecretEntry = Field(
-        default="tls.key", description="Its entry with the private key, in PEM, without a password."
-    )
-
-
-class ListenerConfiguration(Model):
-    """How clients reach and verify the listener; the fields are those of Strimzi."""
-
-    broker_cert_chain_and_key: CertificateSource | None = Field(
-        default=None,
-        description="The listener's own certificate, the same on all brokers; applied without a restart when "
-        "the Secret changes. Needs tls. Default: certificates of clusterCa.",
-    )
-
-
 class Listener(Model):
     model_config = rules(
         Rule(
@@ -112,6 +100,7 @@ class Listener(Model):
             "!has(self.configuration) || !has(self.configuration.brokerCertChainAndKey) || "
             "(has(self.tls) && self.tls)",
         ),
+        *ACCESS_RULES,
     )
 
     name: Name = Field(
@@ -123,10 +112,12 @@ class Listener(Model):
         le=65535,
         description="The listener's port on each broker and on the bootstrap Service, unique in the cluster.",
     )
-    type: Literal["internal", "nodeport", "loadbalancer"] = Field(
+    type: ListenerType = Field(
         default="internal",
         description="internal: clients in the Kubernetes cluster, at the bootstrap Service and the pods; "
-        "nodeport and loadbalancer: others, at a Service of each broker.",
+        "cluster-ip: the same, at a Service of each broker; nodeport and loadbalancer: others, at a Service "
+        "of each broker; ingress and tlsroute: others, by host names in TLS, at an Ingress or a TLSRoute of "
+        "the Gateway API of each broker.",
     )
     tls: bool = Field(
         default=False, description="Whether connections are encrypted, with certificates of clusterCa."
@@ -137,6 +128,12 @@ class Listener(Model):
     )
     configuration: ListenerConfiguration = Field(
         default_factory=ListenerConfiguration, description="How clients reach and verify the listener."
+    )
+    network_policy_peers: list[NetworkPolicyPeer] = Field(
+        default_factory=list,
+        max_length=100,
+        description="Who may connect to the listener, as in Kubernetes' NetworkPolicies, which the network "
+        "plug-in of the Kubernetes cluster must enforce. Default: everybody.",
     )
 
     @property
@@ -511,7 +508,10 @@ class BrokerClusterSpec(Model):
     )
 
     replicas: int = Field(
-        ge=1, le=1000, description="The number of brokers. Their ids are 0 to replicas - 1."
+        ge=0,
+        le=1000,
+        description="The number of brokers of the cluster's own pool. Their ids are 0 to replicas - 1. 0 is "
+        "allowed when BrokerPools have the brokers.",
     )
     version: str | None = Field(
         default=None,
@@ -600,6 +600,9 @@ class BrokerStatus(Model):
     config_hash: str = Field(default="", description="The revision that the broker runs.")
     version: str = Field(
         default="", description="The inter.broker.protocol.version that the broker runs with."
+    )
+    pool: str = Field(
+        default="", description="The BrokerPool of the broker; empty for one of the cluster's own pool."
     )
     restart_reasons: list[str] = Field(
         default_factory=list, description="Why the broker must restart; empty when it need not."
@@ -762,9 +765,14 @@ class ZooKeeperStatus(Model):
 
 
 class BrokerClusterStatus(Status):
-    replicas: int = Field(default=0, description="The number of brokers.")
-    ready_replicas: int = Field(default=0, description="The number of brokers that are ready.")
-    selector: str = Field(default="", description="The label selector of the brokers' pods.")
+    replicas: int = Field(default=0, description="The number of brokers of the cluster's own pool.")
+    desired_brokers: int = Field(
+        default=0, description="The number of brokers that the cluster's own pool and BrokerPools ask for."
+    )
+    ready_replicas: int = Field(
+        default=0, description="The number of brokers that are ready, with those of BrokerPools."
+    )
+    selector: str = Field(default="", description="The label selector of the pods of the cluster's own pool.")
     cluster_id: str = Field(default="", description="Kafka's id of the cluster.")
     controller_id: int = Field(default=-1, description="The broker that is the controller; -1: none.")
     version: str = Field(default="", description="The inter.broker.protocol.version of the brokers.")
@@ -824,7 +832,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         condition_types=("Ready", "Available", "FullyReplicated", "ConfigApplied", "Rolling", "Scaling"),
         columns=(
             condition_column("Ready", "Ready"),
-            PrinterColumn("Desired", "integer", ".spec.replicas"),
+            PrinterColumn("Desired", "integer", ".status.desiredBrokers"),
             PrinterColumn("Brokers", "integer", ".status.readyReplicas"),
             PrinterColumn("Controller", "integer", ".status.controllerId"),
             PrinterColumn("URP", "integer", ".status.underReplicatedPartitions"),
@@ -942,6 +950,14 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 message = f"names must be unique, and {INTER_BROKER_LISTENER} is the inter-broker listener"
                 yield Problem(f"spec.listeners[{n}].name", f"{listener.name!r} is not allowed: {message}")
             names.add(listener.name)
+            found = access_problems(
+                listener.type,
+                tls=listener.tls,
+                configuration=listener.configuration,
+                brokers=self.broker_ids,
+            )
+            for path, message in (*found, *peer_problems(listener.network_policy_peers)):
+                yield Problem(f"spec.listeners[{n}].{path}", message)
 
     def _security_problems(self) -> Iterator[Problem]:
         for n, listener in enumerate(self.spec.listeners):
@@ -990,6 +1006,8 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             if listener.authentication is not None:
                 for note in listener.authentication.notes():
                     yield f"spec.listeners[{n}].authentication: {note}"
+            for broker in unused_brokers(listener.configuration, self.broker_ids):
+                yield f"spec.listeners[{n}].configuration.brokers: there is no broker {broker}"
         least = int(settings.get(_MIN_ISR, "1"))
         brokers = len(self.broker_ids)
         if least > brokers:
@@ -1013,6 +1031,19 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             if name in self.spec.model_fields_set:
                 alias = type(self.spec).model_fields[name].alias or name
                 yield f"spec.{alias} has an effect on Kubernetes only and is ignored"
+        for path in self._access_fields() if self.spec.is_secured else ():
+            yield f"{path} has an effect on Kubernetes only and is ignored"
         managed = self.spec.zookeeper.managed or ManagedZooKeeper()
         for name in sorted(managed.model_fields_set.intersection(_SERVERS_ON_KUBERNETES)):
             yield f"spec.zookeeper.managed.{name} has an effect on Kubernetes only and is ignored"
+
+    def _access_fields(self) -> Iterator[str]:
+        """The paths of what is set of listeners for clients outside of a Kubernetes cluster."""
+        for n, listener in enumerate(self.spec.listeners):
+            path = f"spec.listeners[{n}]"
+            if listener.type != "internal":
+                yield f"{path}.type"
+            if listener.network_policy_peers:
+                yield f"{path}.networkPolicyPeers"
+            for name in sorted(listener.configuration.model_fields_set - {"broker_cert_chain_and_key"}):
+                yield f"{path}.configuration.{ListenerConfiguration.model_fields[name].alias}"
