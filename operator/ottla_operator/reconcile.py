@@ -17,6 +17,7 @@ from ottla_operator.conditions import find, is_true, no, parse_iso_time
 from ottla_operator.planning.audits import Audits, with_audit
 from ottla_operator.planning.cluster import ClusterPlan, Placement, cluster_members, plan_cluster
 from ottla_operator.planning.groups import plan_group, query_of
+from ottla_operator.planning.holds import Holds, due_rolls, holds_of, window_hold
 from ottla_operator.planning.observed import DriverInstance, Observed
 from ottla_operator.planning.pipelines import ClusterView, plan_pipeline
 from ottla_operator.planning.quotas import plan_quotas, quota_owns_default_client
@@ -91,6 +92,10 @@ class Reconciler:
             target_revision(cluster.spec, traits, upgrade.version, restarts[-1] if restarts else "")
         )
         elsewhere = quota_owns_default_client(r for r in members if isinstance(r, Quota))
+        holds = self._holds(cluster, observed, targets)
+        result.due_ms = holds.until_ms
+        if holds.servers is not None:
+            observed = replace(observed, zookeeper=observed.zookeeper.held(holds.servers.message))
         question = question_of(cluster, observed, cluster_members(cluster, observed))
         plan = plan_cluster(
             cluster,
@@ -100,6 +105,7 @@ class Reconciler:
             restarts=restarts,
             proposed=await self._environment.compute(question.answer) if question is not None else None,
             quota_owns_default_client=elsewhere,
+            holds=holds,
         )
         if cluster.metadata.deleting:
             planned_all = [self._of_cluster(cluster, plan), *self._without_cluster(members, cluster, drivers)]
@@ -111,7 +117,9 @@ class Reconciler:
         orphans = [r for r in non_clusters if r.spec.cluster_ref.name != cluster.metadata.name]
         planned_all += self._without_cluster(orphans, None, drivers, others)
         planned_all += [_one_cluster_only(other, cluster) for other in clusters[1:]]
-        kept = await self._executor.ensure_children(cluster, targets, observed, result)
+        kept = await self._executor.ensure_children(
+            cluster, targets, observed, result, hold_servers=holds.servers is not None
+        )
         await self._executor.execute(planned_all[0], cluster, targets, result, kept)
         for event_record in plan.event_records:
             self._executor.record(
@@ -167,6 +175,15 @@ class Reconciler:
             await self._executor.finish(ResourcePlan(member, findings, member.status), [], result)
 
     # ---- planning
+
+    def _holds(self, cluster: BrokerCluster, observed: Observed, targets: PerBroker[Revision]) -> Holds:
+        due = due_rolls(cluster, observed, targets, cluster_members(cluster, observed).working)
+        window, others = window_hold(cluster, observed.now_ms), None
+        if self._environment.gate is not None:
+            may_begin = due.is_of_operator and window is None and cluster.metadata.acted_upon
+            idle = cluster.hibernates or cluster.metadata.deleting
+            others = self._environment.gate.ask(due if may_begin and not idle else None)
+        return holds_of(due, window, others)
 
     def _of_cluster(
         self, cluster: BrokerCluster, plan: ClusterPlan, throttling: Throttling | None = None

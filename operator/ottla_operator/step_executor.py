@@ -62,6 +62,8 @@ class ReconcileResult:
     """The reasons of failed steps."""
     converged: bool = True
     """All resources are Ready: nothing is expected to change without an event."""
+    due_ms: int | None = None
+    """When something changes without an event: a maintenance window begins."""
 
     @property
     def idle(self) -> bool:
@@ -144,6 +146,8 @@ class StepExecutor:
         targets: PerBroker[Revision],
         observed: Observed,
         result: ReconcileResult,
+        *,
+        hold_servers: bool = False,
     ) -> Ensured:
         """Create and repair the objects around the brokers, unless the resource is paused, unmanaged or
         deleted."""
@@ -153,7 +157,7 @@ class StepExecutor:
         lagging = any(partition.under_replicated for partition in observed.kafka.partitions())
         try:
             ensured = await self._platform.ensure_children(
-                cluster, launches_of(targets), under_replicated=lagging
+                cluster, launches_of(targets), under_replicated=lagging, hold_servers=hold_servers
             )
         except StepFailed as failure:
             ensured = Ensured(failures=[failure])

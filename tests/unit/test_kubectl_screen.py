@@ -88,6 +88,14 @@ def test_a_roll_is_shown_with_progress_and_waiting_brokers() -> None:
     )
 
 
+def test_a_roll_that_waits_for_a_window_is_not_shown_as_rolling() -> None:
+    cluster = _cluster(
+        conditions=[_READY, _condition("Rolling", "False", "WaitingForWindow", "0 of 3 brokers are updated")],
+        rollout={"targetHash": "new", "updated": 0, "total": 3, "startedAt": "2026-01-01T00:00:00Z"},
+    )
+    assert "has to roll to revision new: 0 of 3, for 90 s" in screen(cluster, [], _NOW_MS)
+
+
 def test_ready_resources_are_counted_and_others_are_listed() -> None:
     def topic(name: str, *conditions: dict[str, Any]) -> dict[str, Any]:
         return {"kind": "Topic", "metadata": {"name": name}, "spec": {}, "status": {"conditions": conditions}}

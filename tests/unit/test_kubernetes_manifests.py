@@ -13,7 +13,6 @@ from ottla.metadata.config import BrokerConfig
 from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from ottla_operator.kubernetes import certificates, listeners, manifests_brokers, manifests_zookeeper, naming
 from ottla_operator.kubernetes.manifests_common import Images, container_security, difference
-from ottla_operator.kubernetes.observing import Listed
 from ottla_operator.kubernetes.zookeeper_planning import ServerStage, ZooKeeperSecurity
 from ottla_operator.planning.cluster_secrets import plan_secrets
 from ottla_operator.platform.interfaces import BrokerLaunch
@@ -426,20 +425,6 @@ def test_port_names_that_were_valid_stay() -> None:
     assert port_names("plain", "9092")[0] == "plain"
 
 
-def test_services_of_external_listeners_have_names_that_kubernetes_allows() -> None:
-    name = "a" * 40
-    found = listeners.build_external_services(
-        a_cluster(name, listeners=[{"name": "b" * 63, "port": 9094, "type": "nodeport"}]),
-        Listed(),
-        range(1000),
-    )
-    names = [manifest["metadata"]["name"] for manifest in found]
-    assert len(set(names)) == 1000
-    assert max(map(len, names)) == 63
-    for manifest in found:
-        assert manifest["spec"]["ports"][0]["name"] == "b" * 63
-
-
 def test_the_files_of_a_secured_brokers_settings_are_in_its_pod() -> None:
     cluster = a_cluster(listeners=SECURED, authorization={"type": "simple"})
     written = properties_of(broker_config(cluster, 2))
@@ -481,10 +466,10 @@ def test_the_status_has_bootstrap_servers_and_certificates_of_each_listener() ->
             {"name": "out", "port": 9094, "type": "nodeport", "tls": True},
         ]
     )
-    outside = [{"out": ("10.0.0.1", 30001)}, {}, {"out": ("10.0.0.2", 30002)}]
-    plain, out = listeners.listener_statuses(cluster, outside, lambda listener: b"PEM")
+    bootstrap = {"plain": [("demo-bootstrap.shop.svc", 9092)], "out": [("10.0.0.1", 30001), ("::1", 30001)]}
+    plain, out = listeners.listener_statuses(cluster, bootstrap, lambda listener: b"PEM")
     assert (plain.bootstrap_servers, plain.certificates) == ("demo-bootstrap.shop.svc:9092", [])
-    assert (out.bootstrap_servers, out.certificates) == ("10.0.0.1:30001,10.0.0.2:30002", ["PEM"])
+    assert (out.bootstrap_servers, out.certificates) == ("10.0.0.1:30001,[::1]:30001", ["PEM"])
 
 
 @pytest.mark.parametrize("name", ["x" * 41, "1st", "with.dot"])

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ottla_operator.planning.holds import Hold
 from ottla_operator.planning.observed import (
     BrokerInstance,
     BrokerRunState,
@@ -65,6 +66,79 @@ def observe(*brokers: BrokerInstance, topics: tuple[TopicState, ...] = (), contr
 
 
 FULL = topic("t", ([0, 1, 2], [0, 1, 2]))
+
+
+HOLD = Hold("WaitingForWindow", "the window")
+
+
+@pytest.mark.parametrize(
+    ("observed", "urgent", "bounce", "waiting", "held"),
+    [
+        pytest.param(
+            observe(broker(0), broker(1), broker(2), topics=(FULL,)),
+            (),
+            (),
+            dict.fromkeys((0, 1, 2), "the window"),
+            True,
+            id="none begins",
+        ),
+        pytest.param(
+            observe(broker(0), broker(1), broker(2), topics=(FULL,)),
+            (2,),
+            (2,),
+            dict.fromkeys((0, 1), "the window"),
+            False,
+            id="one that was requested begins",
+        ),
+        pytest.param(
+            observe(broker(0), broker(1), broker(2, NEW, state="Starting"), topics=(FULL,)),
+            (),
+            (),
+            dict.fromkeys((0, 1), "broker 2, which is starting on revision new"),
+            False,
+            id="one that has begun is waited for",
+        ),
+        pytest.param(
+            observe(broker(0), broker(1), broker(2, state="Stopped", started_at_ms=NOW_MS), topics=(FULL,)),
+            (),
+            (2,),
+            dict.fromkeys((0, 1), "the window"),
+            False,
+            id="one that the operator has stopped is started",
+        ),
+        pytest.param(
+            observe(broker(0), broker(1), broker(2, state="Starting", started_at_ms=NOW_MS), topics=(FULL,)),
+            (),
+            (),
+            dict.fromkeys((0, 1, 2), "the window"),
+            True,
+            id="one that starts on the old revision stays on it",
+        ),
+        pytest.param(
+            observe(broker(0), broker(1), broker(2, state="Starting", started_at_ms=NOW_MS), topics=(FULL,)),
+            (1,),
+            (),
+            {0: "the window", 1: "broker 2, which is down", 2: "the window"},
+            False,
+            id="a requested one waits for one that is down",
+        ),
+        pytest.param(
+            observe(broker(0), broker(1), broker(2, state="Crashed", crashes=2), topics=(FULL,)),
+            (),
+            (2,),
+            dict.fromkeys((0, 1), "the window"),
+            False,
+            id="one that does not come up on the old revision gets the new one",
+        ),
+    ],
+)
+def test_while_restarts_are_held_only_urgent_ones_begin(
+    observed: Observed, urgent: tuple[int, ...], bounce: tuple[int, ...], waiting: dict[int, str], held: bool
+) -> None:
+    targets = dict.fromkeys(observed.brokers, NEW)
+    roll = plan_roll(observed, targets, RollingUpdate(), hold=HOLD, urgent=urgent)
+    assert (roll.bounce, dict(roll.waiting), roll.rests) == (bounce, waiting, held)
+    assert plan_roll(observed, targets, RollingUpdate()).hold is None
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from ottla_operator.kubernetes.store import KubernetesStore
 from ottla_operator.kubernetes.zookeeper_planning import ServerRole
 from ottla_operator.planning.observed import AccessState, KafkaState
 from ottla_operator.planning.steps import KafkaStep
-from ottla_operator.platform.interfaces import Address, Environment, InvolvedObject
+from ottla_operator.platform.interfaces import Address, Environment, InvolvedObject, RollGate
 from ottla_operator.reconcile import Reconciler
 from ottla_operator.resources import API_VERSION, KINDS
 from ottla_operator.step_executor import ReconcileResult
@@ -41,7 +41,7 @@ WRITES = ("apply", "create", "patch", "delete")
 _VERSIONED = ("apiVersion", "kind")
 _CHILD_KINDS = {
     *("ConfigMap", "Secret", "Service", "ServiceAccount", "StatefulSet"),
-    *("PodDisruptionBudget", "NetworkPolicy", "RoleBinding"),
+    *("PodDisruptionBudget", "NetworkPolicy", "RoleBinding", "Ingress", "TLSRoute"),
 }
 _MUTABLE_OF_SET = {
     *("replicas", "template", "updateStrategy", "ordinals", "minReadySeconds", "revisionHistoryLimit"),
@@ -66,6 +66,8 @@ class InMemoryApi(Api):
         self.fail: Callable[[str, str, str], ApiError | None] = lambda verb, kind, name: None
         self.missing_classes: set[str] = set()
         """StorageClasses that do not exist; all others do."""
+        self.missing_kinds: set[str] = set()
+        """Kinds whose CustomResourceDefinition is not installed."""
         self.unpullable_images: set[str] = set()
         self.max_unavailable = 0
         self.node_of: Callable[[str], str | None] = lambda pod: None
@@ -98,6 +100,8 @@ class InMemoryApi(Api):
         self.calls.append((verb, kind, name))
         if refused is not None:
             raise refused
+        if kind in self.missing_kinds:
+            raise NotFound(404, "NotFound", "the server could not find the requested resource")
         if verb == "list":
             return {"items": [_listed(item) for item in self._matching(kind, query.get("labelSelector", ""))]}
         if verb == "get" and kind == "StorageClass" and name not in self.missing_classes:
@@ -456,10 +460,15 @@ class FakeRecorder:
 
 
 class KubernetesSimulation:
-    """The operator over the simulated API server. Each reconciliation has a new operator."""
+    """The operator over the simulated API server. Each reconciliation has a new operator. `api`: shared with
+    the simulations of other clusters; `gate`: decides about rolls that the operator causes."""
 
-    def __init__(self) -> None:
-        self.api = InMemoryApi()
+    def __init__(
+        self, name: str = "demo", api: InMemoryApi | None = None, gate: RollGate | None = None
+    ) -> None:
+        self.name = name
+        self.api = InMemoryApi() if api is None else api
+        self._gate = gate
         self.recorder = FakeRecorder()
         self.images = Images("ottla:1", "ottla:1", "Never", operator_namespace="ottla-system")
         self.acl_migrations: list[tuple[str, str]] = []
@@ -473,7 +482,7 @@ class KubernetesSimulation:
         storage = {"size": "1Gi", "deleteClaim": True}
         content = {"replicas": 3, "storage": storage, "rollingUpdate": rolling, **spec}
         annotations = content.pop("annotations", {})
-        self.api.apply_resource("BrokerCluster", "demo", content, **annotations)
+        self.api.apply_resource("BrokerCluster", self.name, content, **annotations)
 
     def fail_write(self, number: int) -> None:
         """Have the write of that number, from 1, fail as if the operator died before it."""
@@ -498,17 +507,18 @@ class KubernetesSimulation:
 
     def reconcile_once(self) -> ReconcileResult:
         store = KubernetesStore(
-            self.api, self.images, NAMESPACE, "demo", lambda: self.api.now_ms, self.recorder
+            self.api, self.images, NAMESPACE, self.name, lambda: self.api.now_ms, self.recorder
         )
         platform = KubernetesPlatform(
-            *(self.api, self.images, NAMESPACE, "demo", lambda: self.api.now_ms),
+            *(self.api, self.images, NAMESPACE, self.name, lambda: self.api.now_ms),
             *(self._set_acls, self._roles_of),
         )
-        secrets = KubernetesSecrets(self.api, NAMESPACE, "demo")
-        drivers = KubernetesDrivers(self.api, self.images, NAMESPACE, "demo", lambda: self.api.now_ms)
+        secrets = KubernetesSecrets(self.api, NAMESPACE, self.name)
+        drivers = KubernetesDrivers(self.api, self.images, NAMESPACE, self.name, lambda: self.api.now_ms)
         reconciler = Reconciler(
             Environment(
-                platform, EmptyKafka(), store, secrets, drivers, lambda: self.api.now_ms, self.recorder
+                *(platform, EmptyKafka(), store, secrets, drivers, lambda: self.api.now_ms, self.recorder),
+                gate=self._gate,
             )
         )
         return asyncio.run(reconcile(reconciler, store))
@@ -545,13 +555,13 @@ class KubernetesSimulation:
     def reconcile_until_ready(self) -> None:
         self.reconcile_until(self.ready)
 
-    def status(self, kind: str = "BrokerCluster", name: str = "demo") -> Item:
-        item = self.api.items.get((kind, name), {})
+    def status(self, kind: str = "BrokerCluster", name: str | None = None) -> Item:
+        item = self.api.items.get((kind, name or self.name), {})
         status: Item = item.get("status", {})
         return status
 
     def condition(
-        self, type_: str = "Ready", kind: str = "BrokerCluster", name: str = "demo"
+        self, type_: str = "Ready", kind: str = "BrokerCluster", name: str | None = None
     ) -> tuple[str, str]:
         for condition in self.status(kind, name).get("conditions", []):
             if condition["type"] == type_:
@@ -559,6 +569,6 @@ class KubernetesSimulation:
         return "", ""
 
     def ready(self) -> bool:
-        item = self.api.items["BrokerCluster", "demo"]
+        item = self.api.items["BrokerCluster", self.name]
         current = self.status().get("observedGeneration") == item["metadata"]["generation"]
         return current and self.condition()[0] == "True"

@@ -243,7 +243,12 @@ class SimulatedCluster:
         return self.restart_requested
 
     async def ensure_children(
-        self, cluster: BrokerCluster, launches: PerBroker[BrokerLaunch], *, under_replicated: bool
+        self,
+        cluster: BrokerCluster,
+        launches: PerBroker[BrokerLaunch],
+        *,
+        under_replicated: bool,
+        hold_servers: bool = False,
     ) -> Ensured:
         return Ensured()
 

@@ -76,7 +76,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, update, delete]
 - apiGroups: [networking.k8s.io]
-  resources: [networkpolicies]
+  resources: [networkpolicies, ingresses]
+  verbs: [get, list, watch, create, patch, update, delete]
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [tlsroutes]           # of listeners of type tlsroute; the Gateway API need not be installed
   verbs: [get, list, watch, create, patch, update, delete]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [rolebindings]        # of pipelines' drivers, to the only ClusterRole that may be bound

@@ -87,7 +87,8 @@ def _progress(status: Object, now_ms: int) -> Iterator[str]:
     roll, move = status.get("rollout"), status.get("reassignment")
     if roll:
         since = _ago(roll["startedAt"], now_ms)
-        yield f"rolling to revision {roll['targetHash']}: {roll['updated']} of {roll['total']}, for {since}"
+        verb = "has to roll" if _is_held(status) else "rolling"
+        yield f"{verb} to revision {roll['targetHash']}: {roll['updated']} of {roll['total']}, for {since}"
     if move:
         since = _ago(move["startedAt"], now_ms)
         rate = (status.get("throttle") or {}).get("rate")
@@ -100,6 +101,12 @@ def _progress(status: Object, now_ms: int) -> Iterator[str]:
     if request and request["phase"] != "Completed":
         why = f" ({_short(request['message'])})" if request.get("message") else ""
         yield f"requested reassignment: {request['phase']}{why}"
+
+
+def _is_held(status: Object) -> bool:
+    """Whether the roll waits for a maintenance window or for other clusters."""
+    conditions = status.get("conditions") or ()
+    return any(c["type"] == "Rolling" and c["reason"].startswith("WaitingFor") for c in conditions)
 
 
 def _zookeeper(zookeeper: Object) -> Iterator[str]:

@@ -43,6 +43,8 @@ _PLURALS: Final = {
     "ValidatingWebhookConfiguration": ("admissionregistration.k8s.io/v1", "validatingwebhookconfigurations"),
     "StorageClass": ("storage.k8s.io/v1", "storageclasses"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
+    "Ingress": ("networking.k8s.io/v1", "ingresses"),
+    "TLSRoute": ("gateway.networking.k8s.io/v1", "tlsroutes"),
     **{kind: (API_VERSION, model.definition.plural) for kind, model in KINDS.items()},
 }
 

@@ -7,12 +7,13 @@ place and brokers reload without a restart.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.listeners import (
     CERTIFICATES_DIR,
+    CLUSTER_DOMAIN,
     Advertised,
     bootstrap_host,
     broker_host,
@@ -24,9 +25,6 @@ from ottla_operator.planning.certificates import Pair, end_ms
 from ottla_operator.planning.cluster_secrets import Data, certificate_secret
 from ottla_operator.planning.given_certificates import CA_CERTIFICATE
 from ottla_operator.resources import BrokerCluster
-
-# The default domain of Kubernetes clusters.
-_DOMAIN: Final = "cluster.local"
 
 MOUNT: Final = {"name": "certificates", "mountPath": CERTIFICATES_DIR, "readOnly": True}
 ZOOKEEPER_FILE: Final = f"{cluster_secrets.ZOOKEEPER}.pem"
@@ -55,12 +53,16 @@ def zookeeper_digest(listed: Listed, cluster: str) -> str:
     return digest([each.decode(errors="replace") for each in (own, trusted)])
 
 
-def broker_names(cluster: BrokerCluster, broker: int, advertised: Advertised) -> list[str]:
-    """The host names and addresses of a broker and of the bootstrap service, for its certificate."""
+def broker_names(
+    cluster: BrokerCluster, broker: int, advertised: Advertised, bootstrap: Sequence[str] = ()
+) -> list[str]:
+    """The host names and addresses of a broker and of the bootstrap Services, for its certificate.
+    `bootstrap`: those of external listeners."""
     services = [bootstrap_host(cluster), broker_host(cluster, broker)]
     names = [name for service in services for name in (service.removesuffix(".svc"), service)]
-    names += [f"{service}.{_DOMAIN}" for service in services]
-    return [naming.bootstrap_name(cluster.metadata.name), *names, *(host for host, _ in advertised.values())]
+    names += [f"{service}.{CLUSTER_DOMAIN}" for service in services]
+    names += [*(host for host, _ in advertised.values()), *bootstrap]
+    return list(dict.fromkeys([naming.bootstrap_name(cluster.metadata.name), *names]))
 
 
 def data_of(listed: Listed) -> dict[str, Data]:

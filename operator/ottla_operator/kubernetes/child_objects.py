@@ -20,7 +20,7 @@ from typing import Final
 
 from ottla_operator.conditions import Finding, iso_time, parse_iso_time, yes
 from ottla_operator.kubernetes import naming
-from ottla_operator.kubernetes.api import Api, ApiError, Conflict, Invalid, NotFound
+from ottla_operator.kubernetes.api import Api, ApiError, Conflict, Forbidden, Invalid, NotFound
 from ottla_operator.kubernetes.managed_fields import (
     MISSING,
     ForeignField,
@@ -49,6 +49,8 @@ _KINDS: Final = (
     "PodDisruptionBudget",
     "NetworkPolicy",
 )
+# Kinds that most clusters do not use: listed only for those that do, or may have done so before.
+_OPTIONAL: Final = ("Ingress", "TLSRoute")
 
 # A field that comes back after this many restorations is contested, for as long as the last one is this
 # recent.
@@ -78,6 +80,9 @@ class ChildObjects:
         self.listed = Listed()
         self._contested: dict[tuple[str, str], Sequence[str]] = {}
         self._relabelled: list[tuple[str, str, Mapping[str, str]]] = []
+        self.unavailable: Mapping[str, str] = {}
+        """Why optional kinds cannot be listed, by kind."""
+        self._may_exist = frozenset(_OPTIONAL)
 
     def findings(self, of: Collection[Manifest] | None = None) -> list[Finding]:
         """The condition with the fields that `ensure` left as another manager set them; empty when there are
@@ -87,13 +92,30 @@ class ChildObjects:
         text = "; ".join(f"{kind} {name}: {'; '.join(fields)}" for (kind, name), fields in contested)
         return [yes("Contested", "FieldsComeBack", text)] if text else []
 
-    async def list(self, *, secrets: bool = False, kinds: Sequence[str] = _KINDS) -> None:
-        """List the objects at the start of a reconciliation. `secrets`: with Secrets. Raises ApiError."""
+    async def list(
+        self,
+        *,
+        secrets: bool = False,
+        kinds: Sequence[str] = _KINDS,
+        optional: Collection[str] | None = None,
+    ) -> None:
+        """List the objects at the start of a reconciliation. `secrets`: with Secrets; `optional`: the
+        optional kinds that are used, None: without any. Raises ApiError."""
         kinds = (*kinds, "Secret") if secrets else kinds
         lists = await asyncio.gather(
             *(self._api.list(kind, self.namespace, self._selector) for kind in kinds)
         )
-        self.listed = Listed.of(dict(zip(kinds, lists, strict=True)))
+        listed = dict(zip(kinds, lists, strict=True))
+        unavailable = {}
+        for kind in sorted(self._may_exist.union(optional)) if optional is not None else ():
+            try:
+                listed[kind] = await self._api.list(kind, self.namespace, self._selector)
+            except (NotFound, Forbidden) as error:
+                unavailable[kind] = error.message
+        self.unavailable = unavailable
+        # The first time all are listed; then those that there are, until they are gone.
+        self._may_exist = frozenset(kind for kind in _OPTIONAL if listed.get(kind))
+        self.listed = Listed.of(listed)
         self._contested = {}
         self._relabelled = []
 

@@ -95,6 +95,14 @@ _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/nam
     help="The port of the webhook.",
 )
 @click.option(
+    "--rolling-clusters-max",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="How many clusters may roll at the same time because of a new version of the operator; 0: any "
+    "number. Changes of resources do not count.",
+)
+@click.option(
     "--log-level", default="INFO", show_default=True, type=click.Choice(["DEBUG", "INFO", "WARNING"])
 )
 def operator(
@@ -107,6 +115,7 @@ def operator(
     webhook: str | None,
     webhook_configuration: str,
     webhook_port: int,
+    rolling_clusters_max: int,
     log_level: str,
 ) -> None:
     """Run the operator on Kubernetes, for the custom resources of ottla.dev.
@@ -137,7 +146,9 @@ def operator(
             asyncio.run(_release(images, namespaces, lease))
             return
         serving = _Webhook(webhook, webhook_configuration, webhook_port) if webhook else None
-        lost = asyncio.run(_run(images, namespaces, resync_s, http_port, lease or "", serving))
+        lost = asyncio.run(
+            _run(images, namespaces, resync_s, http_port, lease or "", rolling_clusters_max, serving)
+        )
     except ApiError as error:
         raise click.ClickException(error.message) from None
     except TimeoutError:
@@ -195,6 +206,7 @@ async def _run(
     resync_s: float,
     http_port: int,
     lease: str,
+    rolling_clusters_max: int,
     webhook: _Webhook | None,
 ) -> str:
     """Run until a signal. Returns why it ended without one, or ""."""
@@ -205,7 +217,9 @@ async def _run(
     disable_created_metrics()  # type: ignore[no-untyped-call]
     metrics = Metrics()
     api, lease_api, webhook_api = (Api(metrics.count_request) for _ in range(3))
-    controller = Controller(api, images, metrics, _clock_ms, resync_s, namespaces)
+    controller = Controller(
+        api, images, metrics, _clock_ms, resync_s, namespaces, rolling_clusters_max=rolling_clusters_max
+    )
     server = await _serve(http_port, controller, metrics) if http_port else None
     # Served before this operator leads, and also while it never does.
     serving = asyncio.ensure_future(webhook.serve(webhook_api, images, stopping)) if webhook else None

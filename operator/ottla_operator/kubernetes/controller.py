@@ -23,6 +23,7 @@ from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.metrics import Metrics
 from ottla_operator.kubernetes.platform import KubernetesPlatform
 from ottla_operator.kubernetes.release import release_unwatched
+from ottla_operator.kubernetes.roll_gate import Key, RollQueue
 from ottla_operator.kubernetes.secrets import KubernetesSecrets
 from ottla_operator.kubernetes.store import KubernetesStore
 from ottla_operator.platform.interfaces import Environment
@@ -33,9 +34,6 @@ from ottla_operator.resources import KINDS
 from ottla_operator.step_executor import ReconcileResult
 
 log = logging.getLogger(__name__)
-
-Key = tuple[str, str]
-"""Namespace and name of a BrokerCluster, whether or not there is one."""
 
 # Events come in bursts: the start of a pod causes five. A worker waits this long to combine them.
 _EVENT_BATCH_S: Final = 0.2
@@ -70,8 +68,10 @@ class Controller:
         resync_s: float,
         namespaces: Sequence[str] = (),
         monotonic: Callable[[], float] = time.monotonic,
+        *,
+        rolling_clusters_max: int = 0,
     ) -> None:
-        """`namespaces`: those of the resync; empty: all."""
+        """`namespaces`: those of the resync; empty: all. `rolling_clusters_max`: see `RollQueue`."""
         self._monotonic = monotonic
         self._last_resync: float | None = None
         self._api = api
@@ -82,15 +82,21 @@ class Controller:
         self._namespaces: Sequence[str | None] = namespaces or (None,)
         self._recorder = EventRecorder(api, clock_ms)
         self._workers: dict[Key, _Worker] = {}
+        self._rolls = RollQueue(rolling_clusters_max, self._wake)
         self._reconciles = asyncio.Semaphore(_RECONCILES_MAX)
 
     def enqueue(self, namespace: str, cluster: str) -> None:
-        """Wake the worker of a cluster; start one if there is none."""
+        """Wake the worker of a cluster, whether or not it exists; start one if there is none."""
         worker = self._workers.get((namespace, cluster))
         if worker is None:
             worker = self._workers[namespace, cluster] = _Worker()
             worker.task = asyncio.get_running_loop().create_task(self._work((namespace, cluster), worker))
         worker.wake.set()
+
+    def _wake(self, key: Key) -> None:
+        worker = self._workers.get(key)
+        if worker is not None:
+            worker.wake.set()
 
     @property
     def clusters(self) -> list[Key]:
@@ -112,11 +118,29 @@ class Controller:
         """Periodically enqueue clusters without a worker. Workers have their own timers."""
         self._last_resync = self._monotonic()
         released = not self._images.operator or None in self._namespaces
+        learned = False
         while True:
             released = released or await self._release_unwatched()
-            await asyncio.sleep(self._resync_s)
+            learned = learned or await self._learn_clusters()
+            await asyncio.sleep(self._resync_s if learned else min(_UNCONVERGED_S, self._resync_s))
             if await self._resync_once():
                 self._last_resync = self._monotonic()
+
+    async def _learn_clusters(self) -> bool:
+        """List the clusters, before the first of them may roll because of a new operator. Returns False
+        when the API server did not respond."""
+        keys: list[Key] = []
+        for namespace in self._namespaces:
+            try:
+                found = await self._api.list("BrokerCluster", namespace)
+            except ApiError as error:
+                if not isinstance(error, Forbidden):
+                    log.warning("listing the BrokerClusters failed: %s", error.message)
+                    return False
+                continue
+            keys += [(str(item["metadata"].get("namespace")), item["metadata"]["name"]) for item in found]
+        self._rolls.expect(keys)
+        return True
 
     async def _release_unwatched(self) -> bool:
         """Release the resources of namespaces that the operator no longer watches. Returns False when it has
@@ -187,6 +211,7 @@ class Controller:
                 self._clock_ms,
                 self._recorder,
                 loads=LoadMonitor(metrics_over_http(platform.metrics_addresses), kafka.log_dirs),
+                gate=self._rolls.gate_of(key),
             )
         )
         failures = 0
@@ -195,6 +220,7 @@ class Controller:
             while True:
                 worker.wake.clear()
                 result = await self._reconcile(key, worker, reconciler, store)
+                self._rolls.observed(key)
                 self._metrics.export_certificate_expiry(namespace, cluster, platform.authority_ends())
                 failures = 0 if result is not None else failures + 1
                 if result is not None and not store.resource_count and not worker.wake.is_set():
@@ -204,6 +230,7 @@ class Controller:
                 await asyncio.sleep(_EVENT_BATCH_S)
         finally:
             del self._workers[key]
+            self._rolls.forget(key)
             self._metrics.remove_cluster(namespace, cluster)
             await kafka.close()
 
@@ -239,7 +266,9 @@ class Controller:
         if not result.idle and result.steps != before:
             return _BUSY_S
         converged = result.idle and result.converged
-        return self._resync_s if converged else min(_UNCONVERGED_S, self._resync_s)
+        pause_s = self._resync_s if converged else min(_UNCONVERGED_S, self._resync_s)
+        due_s = pause_s if result.due_ms is None else (result.due_ms - self._clock_ms()) / 1000
+        return min(pause_s, max(due_s, 0.0))
 
 
 async def reconcile(reconciler: Reconciler, store: KubernetesStore) -> ReconcileResult:

@@ -41,9 +41,11 @@ from ottla_operator.kubernetes.manifests_zookeeper import connect_string
 from ottla_operator.kubernetes.observing import Object
 from ottla_operator.kubernetes.zookeeper_planning import SET_ACL, BrokerStage, ZooKeeperSecurity
 from ottla_operator.planning.cluster_secrets import CLUSTER_CA
+from ottla_operator.planning.listener_security import listeners_of
 from ottla_operator.planning.revision import RESTART
 from ottla_operator.platform.interfaces import BrokerLaunch
 from ottla_operator.resources import BrokerCluster
+from ottla_operator.resources.listeners import as_manifest
 from ottla_operator.resources.pods import RESTARTED_ANNOTATION
 
 DEFAULT_SIZE: Final = "10Gi"
@@ -353,7 +355,7 @@ def build_headless_service(cluster: BrokerCluster) -> Manifest:
     return build(cluster, "v1", "Service", name, naming.BROKER, {"spec": spec})
 
 
-def build_bootstrap_service(cluster: BrokerCluster) -> Manifest:
+def build_bootstrap_service(cluster: BrokerCluster, annotations: Mapping[str, str] | None = None) -> Manifest:
     """The bootstrap Service of clients: any ready broker."""
     spec = {
         "type": "ClusterIP",
@@ -361,7 +363,7 @@ def build_bootstrap_service(cluster: BrokerCluster) -> Manifest:
         "ports": service_ports(client_ports(cluster)),
     }
     name = naming.bootstrap_name(cluster.metadata.name)
-    return build(cluster, "v1", "Service", name, naming.BROKER, {"spec": spec})
+    return build(cluster, "v1", "Service", name, naming.BROKER, {"spec": spec}, annotations)
 
 
 def bootstrap_servers(cluster: BrokerCluster) -> str:
@@ -394,16 +396,25 @@ def build_disruption_budget(cluster: BrokerCluster, *, under_replicated: bool) -
 
 
 def build_network_policy(cluster: BrokerCluster, images: Images) -> Manifest:
-    """Allows all clients on the spec's listeners; only brokers and the operator on the inter-broker
-    listener."""
+    """Allows the peers of each of the spec's listeners, by default all clients; only brokers and the operator
+    on the inter-broker listener."""
     name = cluster.metadata.name
     brokers = {"matchLabels": naming.selector_labels(name, naming.BROKER)}
-    open_ports = [*client_ports(cluster).values(), *([METRICS_PORT] if _serves_metrics(cluster) else [])]
+    restricted = [listener for listener in listeners_of(cluster) if listener.network_policy_peers]
+    open_ports = [listener.port for listener in listeners_of(cluster) if not listener.network_policy_peers]
+    open_ports += [METRICS_PORT] if _serves_metrics(cluster) else []
     spec = {
         "podSelector": brokers,
         "policyTypes": ["Ingress"],
         "ingress": [
-            {"ports": [{"protocol": "TCP", "port": port} for port in open_ports]},
+            *([{"ports": [{"protocol": "TCP", "port": port} for port in open_ports]}] if open_ports else []),
+            *(
+                {
+                    "from": [as_manifest(peer) for peer in listener.network_policy_peers],
+                    "ports": [{"protocol": "TCP", "port": listener.port}],
+                }
+                for listener in restricted
+            ),
             {
                 "from": [{"podSelector": brokers}, *operator_peers(images)],
                 "ports": [{"protocol": "TCP", "port": REPLICATION_PORT}],
@@ -421,11 +432,11 @@ def build_network_policy(cluster: BrokerCluster, images: Images) -> Manifest:
 
 
 def build_children(cluster: BrokerCluster, images: Images, *, under_replicated: bool) -> list[Manifest]:
-    """All objects besides ConfigMaps and the StatefulSet, in the order in which they are needed."""
+    """All objects besides ConfigMaps, the StatefulSet and the Services for clients, in the order in which
+    they are needed."""
     return [
         build_service_account(cluster),
         build_headless_service(cluster),
-        build_bootstrap_service(cluster),
         build_disruption_budget(cluster, under_replicated=under_replicated),
         build_network_policy(cluster, images),
     ]

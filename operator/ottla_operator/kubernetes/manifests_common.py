@@ -81,17 +81,19 @@ def build(
     component: str,
     body: Mapping[str, Any],
     annotations: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """The manifest with `body`: named, labelled and owned by the resource, with the digest annotation."""
+    """The manifest with `body`: named, labelled and owned by the resource, with the digest annotation.
+    `annotations` and `labels`: more than these."""
     if isinstance(resource, Pipeline):
         cluster = resource.spec.cluster_ref.name
-        labels = naming.pipeline_labels(cluster, resource.metadata.name, component)
+        own = naming.pipeline_labels(cluster, resource.metadata.name, component)
     else:
-        labels = naming.labels(resource.metadata.name, component)
+        own = naming.labels(resource.metadata.name, component)
     metadata: Manifest = {
         "name": name,
         "namespace": resource.metadata.namespace,
-        "labels": labels,
+        "labels": {**(labels or {}), **own},
         "annotations": dict(annotations or {}),
         "ownerReferences": [_owner_reference(resource)],
     }

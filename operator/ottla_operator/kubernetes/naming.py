@@ -38,6 +38,8 @@ CERTIFICATES_ANNOTATION: Final = f"{GROUP}/certificates"
 ZOOKEEPER_STAGE_ANNOTATION: Final = f"{GROUP}/zookeeper-stage"
 NO_RACK: Final = "-"  # for a pod on a node without the label
 ADVERTISED_ANNOTATION: Final = f"{GROUP}/advertised"
+NODE_PORTS_ANNOTATION: Final = f"{GROUP}/node-ports"
+"""Of the bootstrap Service: the node ports of external listeners, by Service."""
 
 # A broker's settings in its pod: CONFIG_DIR/POD/PROPERTIES.
 CONFIG_DIR: Final = "/etc/ottla"

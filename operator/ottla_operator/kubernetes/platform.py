@@ -21,6 +21,7 @@ from ottla.security.tls import TlsSettings, client_context
 from ottla_operator.conditions import Finding
 from ottla_operator.kubernetes import (
     certificates,
+    external_access,
     listeners,
     manifests_brokers,
     manifests_zookeeper,
@@ -30,7 +31,8 @@ from ottla_operator.kubernetes import (
 )
 from ottla_operator.kubernetes.api import Api
 from ottla_operator.kubernetes.child_objects import ChildObjects
-from ottla_operator.kubernetes.listeners import AddressPending, Advertised
+from ottla_operator.kubernetes.external_access import ROUTE_KINDS, TLS_ROUTE_API, AddressPending
+from ottla_operator.kubernetes.listeners import Advertised
 from ottla_operator.kubernetes.managed_fields import foreign_fields
 from ottla_operator.kubernetes.manifests_common import Images, Manifest, claim_owner, is_of_former
 from ottla_operator.kubernetes.observing import Object, annotations_of, name_of, uid_of
@@ -57,12 +59,12 @@ from ottla_operator.planning.cluster_secrets import (
 )
 from ottla_operator.planning.fencing import fenced_brokers
 from ottla_operator.planning.given_certificates import Flaw, finding_of
-from ottla_operator.planning.listener_security import broker_subject
+from ottla_operator.planning.listener_security import broker_subject, listeners_of
 from ottla_operator.planning.observed import BrokerInstance, ZooKeeperServer, ZooKeeperState
 from ottla_operator.planning.revision import RESTART_OF_BROKER, PerBroker
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import ListenerStatus
+from ottla_operator.resources.cluster import Listener, ListenerStatus
 from ottla_operator.resources.common import RENEW_ANNOTATION, REPLACE_KEY_ANNOTATION, RESTART_POD_ANNOTATION
 
 log = logging.getLogger(__name__)
@@ -92,6 +94,7 @@ class KubernetesPlatform:
         self._name = cluster
         self._objects = ChildObjects(api, namespace, cluster, clock_ms)
         self._nodes: Mapping[str, Object] = {}
+        self._hold_servers = False
 
     # ---- addresses
 
@@ -103,13 +106,12 @@ class KubernetesPlatform:
         return manifests_brokers.bootstrap_servers(cluster)
 
     def listeners(self, cluster: BrokerCluster) -> list[ListenerStatus]:
-        listed = self._objects.listed
-        outside = [
-            listeners.advertised_in_config(listed, cluster, broker) for broker in sorted(self._configs())
-        ]
-        data = certificates.data_of(listed)
+        bootstrap = {
+            listener.name: self._known_bootstrap(cluster, listener) for listener in listeners_of(cluster)
+        }
+        data = certificates.data_of(self._objects.listed)
         return listeners.listener_statuses(
-            cluster, outside, lambda listener: clients_trust(cluster, listener, data)
+            cluster, bootstrap, lambda listener: clients_trust(cluster, listener, data)
         )
 
     def client_properties(self) -> Mapping[str, str]:
@@ -133,7 +135,8 @@ class KubernetesPlatform:
     # ---- observing
 
     async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]:
-        await self._objects.list(secrets=cluster.spec.is_secured)
+        routes = {ROUTE_KINDS[each.type] for each in listeners_of(cluster) if each.type in ROUTE_KINDS}
+        await self._objects.list(secrets=cluster.spec.is_secured, optional=routes)
         self._wait_for_deletion(cluster)
         await self._find_relabelled()
         await self._find_given(cluster)
@@ -156,6 +159,7 @@ class KubernetesPlatform:
             manifests_zookeeper.connect_string(cluster, secure=True),
         )
         self._roles = await self._find_roles(cluster)
+        self._hold_servers = False
         return self._zookeeper_state(cluster), instances
 
     async def _find_given(self, cluster: BrokerCluster) -> None:
@@ -229,6 +233,7 @@ class KubernetesPlatform:
                 role=self._roles.get(member, ServerRole()).name,
                 revision=revision_of(pod),
                 waiting_for=roll.waiting.get(member, ""),
+                urgent=member in roll.urgent,
             )
             for member, pod in sorted(observing.zookeeper_pods(listed, self._name).items())
         )
@@ -249,8 +254,14 @@ class KubernetesPlatform:
     # ---- objects around the brokers
 
     async def ensure_children(
-        self, cluster: BrokerCluster, launches: PerBroker[BrokerLaunch], *, under_replicated: bool
+        self,
+        cluster: BrokerCluster,
+        launches: PerBroker[BrokerLaunch],
+        *,
+        under_replicated: bool,
+        hold_servers: bool = False,
     ) -> Ensured:
+        self._hold_servers = hold_servers
         surroundings = manifests_brokers.build_children(
             cluster, self._images, under_replicated=under_replicated
         )
@@ -282,7 +293,7 @@ class KubernetesPlatform:
             await ensured.attempt(self._objects.ensure(manifest))
         pods = observing.zookeeper_pods(self._objects.listed, self._name)
         # A server restarts with the newest configuration, so that the StatefulSet needs its ConfigMap.
-        if is_held(cluster, self._servers_set, stateful_set, pods):
+        if is_held(cluster, self._servers_set, stateful_set, pods, hold=self._hold_servers):
             complete = await ensured.attempt(self._keep_servers(config, stateful_set))
         else:
             complete = await ensured.attempt(self._objects.ensure(config)) and await ensured.attempt(
@@ -324,7 +335,8 @@ class KubernetesPlatform:
             return ServerRoll()
         pods = observing.zookeeper_pods(self._objects.listed, self._name)
         members = manifests_zookeeper.managed(cluster).replicas
-        return plan_roll(cluster, live, wanted, pods, members, self._roles, self._clock_ms())
+        now_ms, hold = self._clock_ms(), self._hold_servers
+        return plan_roll(cluster, live, wanted, pods, members, self._roles, now_ms, hold=hold)
 
     async def _keep_servers(self, config: Manifest, wanted: Manifest) -> str:
         """While the new template waits for an approval: new certificates only, and a ConfigMap that is as it
@@ -361,21 +373,48 @@ class KubernetesPlatform:
         return TlsSettings.of(self.client_properties().get)
 
     async def _ensure_external(self, cluster: BrokerCluster, ensured: Ensured) -> None:
+        """Services, Ingresses and TLSRoutes of the listeners, and the bootstrap Service, which has the node
+        ports of the others."""
+        wanted = external_access.build_access(cluster, self._objects.listed, self._brokers_wanted(cluster))
+        unavailable = self._objects.unavailable
+        for kind in sorted({manifest["kind"] for manifest in wanted}.intersection(unavailable)):
+            ensured.failures.append(_kind_missing(kind, unavailable[kind]))
+        for manifest in wanted:
+            if manifest["kind"] not in unavailable:
+                await ensured.attempt(self._objects.ensure(manifest))
         listed = self._objects.listed
-        brokers = self._brokers_wanted(cluster)
-        for manifest in listeners.build_external_services(cluster, listed, brokers):
-            await ensured.attempt(self._objects.ensure(manifest))
+        ports = external_access.node_ports_annotation(cluster, listed, wanted)
+        service = manifests_brokers.build_bootstrap_service(cluster, ports)
+        await ensured.attempt(self._objects.ensure(service))
 
-        async def delete(service: str) -> str:
-            await self._objects.delete("Service", service)
-            return f"delete Service {service}"
+        async def delete(kind: str, name: str) -> str:
+            await self._objects.delete(kind, name)
+            return f"delete {kind} {name}"
 
-        for service in listeners.obsolete_external_services(cluster, listed, brokers):
-            await ensured.attempt(delete(service))
+        for kind, name in external_access.obsolete(cluster, listed, wanted):
+            await ensured.attempt(delete(kind, name))
+        for listener in listeners.external_listeners(cluster):
+            try:
+                self._bootstrap(cluster, listener)
+            except AddressPending as pending:
+                message = f"the bootstrap of listener {listener.name}: {pending}"
+                ensured.failures.append(StepFailed("AddressPending", message))
 
     def _brokers_wanted(self, cluster: BrokerCluster) -> list[int]:
         """The ids of all brokers, including those that leave and are not removed yet."""
         return sorted({*cluster.broker_ids, *self._configs()})
+
+    def _bootstrap(self, cluster: BrokerCluster, listener: Listener) -> list[tuple[str, int]]:
+        """The bootstrap servers of a listener. Raises AddressPending."""
+        return external_access.bootstrap_addresses(
+            cluster, listener, sorted(self._configs()), self._objects.listed, self._nodes
+        )
+
+    def _known_bootstrap(self, cluster: BrokerCluster, listener: Listener) -> list[tuple[str, int]]:
+        try:
+            return self._bootstrap(cluster, listener)
+        except AddressPending:
+            return []
 
     async def _ensure_certificates(self, cluster: BrokerCluster, ensured: Ensured) -> bool:
         """Returns whether all Secrets exist. The first failure ends it: certificates are signed with the keys
@@ -397,9 +436,7 @@ class KubernetesPlatform:
         }
         found = certificates.data_of(self._objects.listed)
         servers = manifests_zookeeper.server_names(cluster)
-        addresses = {
-            broker: self._known_addresses(cluster, broker) for broker in range(cluster.spec.replicas)
-        }
+        addresses = {broker: self._known_addresses(cluster, broker) for broker in cluster.broker_ids}
         renew = certificates.annotated(self._objects.listed, renewable_secrets(cluster), RENEW_ANNOTATION)
         planned = plan_secrets(
             cluster,
@@ -409,7 +446,12 @@ class KubernetesPlatform:
             self._random_bytes,
             zookeeper=servers,
             hosts={
-                listener.name: listeners.hosts_of(cluster, listener, addresses)
+                listener.name: listeners.hosts_of(
+                    cluster,
+                    listener,
+                    addresses,
+                    [host for host, _ in self._known_bootstrap(cluster, listener)],
+                )
                 for listener in cluster.spec.listeners
             },
             in_use=certificates.listeners_in_use(self._objects.listed, cluster),
@@ -450,13 +492,12 @@ class KubernetesPlatform:
         return f"{what} ({'; '.join(why)})" if what and why else what
 
     def _names_of(self, cluster: BrokerCluster, broker: int) -> list[str]:
-        return certificates.broker_names(cluster, broker, self._known_addresses(cluster, broker))
+        listed, nodes = self._objects.listed, self._nodes
+        bootstrap = external_access.bootstrap_names(cluster, sorted(self._configs()), listed, nodes)
+        return certificates.broker_names(cluster, broker, self._known_addresses(cluster, broker), bootstrap)
 
     def _known_addresses(self, cluster: BrokerCluster, broker: int) -> Advertised:
-        try:
-            return self._advertised(cluster, broker)
-        except AddressPending:
-            return {}
+        return external_access.known_addresses(cluster, broker, self._objects.listed, self._nodes)
 
     async def _ensure_racks(self, cluster: BrokerCluster, ensured: Ensured) -> None:
         rack = cluster.spec.rack
@@ -631,13 +672,13 @@ class KubernetesPlatform:
             addresses = self._advertised(cluster, broker)
         except AddressPending as error:
             raise StepFailed("AddressPending", f"broker {broker}: {error}") from None
-        annotations = {**listeners.advertised_annotation(addresses), **(replaced or {})}
+        annotations = {**external_access.advertised_annotation(addresses), **(replaced or {})}
         return manifests_brokers.build_broker_config(
             cluster, broker, launch, self._zookeeper, advertised=addresses, annotations=annotations
         )
 
     def _advertised(self, cluster: BrokerCluster, broker: int) -> Advertised:
-        return listeners.advertised_addresses(cluster, broker, self._objects.listed, self._nodes)
+        return external_access.advertised_addresses(cluster, broker, self._objects.listed, self._nodes)
 
     def _is_address_pending(self, cluster: BrokerCluster, broker: int) -> bool:
         try:
@@ -649,10 +690,9 @@ class KubernetesPlatform:
     def _has_moved(self, cluster: BrokerCluster, broker: int) -> bool:
         """Whether the broker's external addresses differ from the advertised ones; False while they are
         unknown."""
-        if not listeners.external_listeners(cluster):
-            return False
         try:
-            return listeners.addresses_changed(self._configs().get(broker), self._advertised(cluster, broker))
+            addresses = self._advertised(cluster, broker)
+            return external_access.addresses_changed(self._configs().get(broker), addresses)
         except AddressPending:
             return False
 
@@ -677,6 +717,12 @@ class KubernetesPlatform:
         pod = self._pods().get(broker)
         if pod is not None and not pod["metadata"].get("deletionTimestamp"):
             await self._objects.delete_pod(pod)
+
+
+def _kind_missing(kind: str, message: str) -> StepFailed:
+    """Of a kind that the API server does not serve, or that the operator may not list."""
+    hint = f"; tlsroute needs the Gateway API, 1.5 or newer ({TLS_ROUTE_API})" if kind == "TLSRoute" else ""
+    return StepFailed(f"{kind}NotAvailable", f"{kind}: {message}{hint}")
 
 
 _GIVEN = "generateCertificateAuthority is false: replace the key and the certificate themselves"

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from ottla_operator.conditions import Condition, Finding, find, is_unusual, no, parse_iso_time
 from ottla_operator.kubernetes.api import Api, Conflict, NotFound, Object
+from ottla_operator.kubernetes.external_access import metadata_problems
 from ottla_operator.kubernetes.listeners import port_problems
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.naming import FINALIZER, name_problem
@@ -292,6 +293,7 @@ def problems_on_kubernetes(resource: AnyResource, *, allow_sidecars: bool) -> It
         if problem:
             yield Problem("metadata.name", problem)
         yield from port_problems(resource)
+        yield from metadata_problems(resource)
         templates = {"spec.template.pod": resource.spec.template.pod}
         managed = resource.spec.zookeeper.managed
         if managed is not None:

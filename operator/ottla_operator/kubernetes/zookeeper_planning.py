@@ -170,6 +170,8 @@ class ServerRoll:
     """What each server waits for that still has to be restarted."""
     stalled: str = ""
     """Why the roll has stopped: a restarted server does not come up, or not within the timeout."""
+    urgent: frozenset[int] = frozenset()
+    """The servers whose restart waits for no maintenance window and for no other cluster, or has begun."""
 
 
 def revision_of(template: Object) -> str:
@@ -178,13 +180,25 @@ def revision_of(template: Object) -> str:
 
 
 def is_held(
-    cluster: BrokerCluster, stateful_set: Object | None, wanted: Object, pods: Mapping[int, Object]
+    cluster: BrokerCluster,
+    stateful_set: Object | None,
+    wanted: Object,
+    pods: Mapping[int, Object],
+    *,
+    hold: bool = False,
 ) -> bool:
-    """Whether the template of `wanted` has to wait for an approval, without which no pod may have it."""
+    """Whether the template of `wanted` has to wait, so that no pod may have it: for an approval, or (`hold`)
+    until restarts may begin and unless a server cannot come up without it."""
     revision = revision_of(wanted["spec"]["template"])
     if stateful_set is None or revision_of(stateful_set["spec"]["template"]) == revision:
         return False
+    if hold and pods and not any(_is_failing(pod) for pod in pods.values()):
+        return True
     return bool(_unapproved(cluster, revision, pods))
+
+
+def _is_failing(pod: Object) -> bool:
+    return observing.is_failing(pod, observing.container_of(pod, "zookeeper"))
 
 
 def _unapproved(cluster: BrokerCluster, revision: str, pods: Mapping[int, Object]) -> list[int]:
@@ -201,8 +215,11 @@ def plan_roll(
     members: int,
     roles: Mapping[int, ServerRole],
     now_ms: int,
+    *,
+    hold: bool = False,
 ) -> ServerRoll:
-    """Which server to replace now. `wanted`: the manifest of the StatefulSet."""
+    """Which server to replace now. `wanted`: the manifest of the StatefulSet. `hold`: only urgent restarts
+    may begin."""
     present = revision_of(stateful_set["spec"]["template"])
     revision = revision_of(wanted["spec"]["template"])
     allowed = present == revision and cluster.may_roll_to(revision)
@@ -212,10 +229,14 @@ def plan_roll(
         for member in stale_members(stateful_set, pods)
         if allowed or revision_of(pods[member]) == present
     ]
+    urgent = frozenset(member for member in going if _is_urgent(pods[member], stateful_set))
+    held = [member for member in going if hold and member not in urgent]
+    going = [member for member in going if member not in held]
     replace, reason = _next(going, pods, members, roles) if going else (None, "")
     outdated = [member for member, pod in sorted(pods.items()) if revision_of(pod) != revision]
     waiting = dict.fromkeys(outdated, "the pod template of its revision")
     waiting |= dict.fromkeys(_unapproved(cluster, revision, pods), "approval of the rollout")
+    waiting |= dict.fromkeys(held, "the end of the hold")
     waiting |= dict.fromkeys(going, reason)
     if replace is not None:
         waiting |= dict.fromkeys(going, f"server {replace}, which is being restarted")
@@ -225,14 +246,24 @@ def plan_roll(
     begun = [pod for pod in pods.values() if revision_of(pod) == revision] if waiting else []
     timeout_ms = parse_duration_ms(cluster.spec.rolling_update.timeout)
     stalled = [_stalled(pod, now_ms, timeout_ms) for pod in begun]
-    return ServerRoll(replace, waiting, next(filter(None, stalled), ""))
+    return ServerRoll(replace, waiting, next(filter(None, stalled), ""), urgent)
+
+
+def _is_urgent(pod: Object, stateful_set: Object) -> bool:
+    """Whether the restart of the server waits for no maintenance window: it was requested, has begun, or the
+    server cannot come up without it."""
+    requested = observing.restarted_at(stateful_set)
+    return (
+        bool(pod["metadata"].get("deletionTimestamp"))
+        or _is_failing(pod)
+        or (requested != "" and annotations_of(pod).get(naming.RESTARTED_AT_ANNOTATION, "") != requested)
+    )
 
 
 def _stalled(pod: Object, now_ms: int, timeout_ms: int) -> str:
     """Why the restarted server does not come up; "" while it may still do so."""
     late = now_ms - observing.created_at(pod) > timeout_ms
-    failing = observing.is_failing(pod, observing.container_of(pod, "zookeeper"))
-    if observing.is_ready(pod) or not (late or failing):
+    if observing.is_ready(pod) or not (late or _is_failing(pod)):
         return ""
     return f"{observing.name_of(pod)} does not come up on revision {revision_of(pod)}{why_not_ready(pod)}"
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from ottla_operator.conditions import Finding, no, unknown
 from ottla_operator.planning.cluster_status import Decisions, findings_of, hibernation_status, status_of
 from ottla_operator.planning.fencing import Fencing, fenced_brokers, plan_fencing
+from ottla_operator.planning.holds import NO_HOLDS, Holds
 from ottla_operator.planning.observed import Observed, PartitionKey
 from ottla_operator.planning.placement import Changes, Racks
 from ottla_operator.planning.quotas import plan_defaults
@@ -25,6 +26,7 @@ from ottla_operator.planning.revision import (
     Upgrade,
     combined_hash,
     is_requested_only,
+    is_urgent,
     restart_reasons,
 )
 from ottla_operator.planning.rolling import Roll, plan_roll
@@ -109,10 +111,12 @@ def plan_cluster(
     restarts: Sequence[str] = (),
     proposed: Answer | None = None,
     quota_owns_default_client: bool = False,
+    holds: Holds = NO_HOLDS,
 ) -> ClusterPlan:
     """`upgrade`: the version that `targets` were computed for. `restarts`: the requested restarts, as
     recorded in the status. `proposed`: the rebalance that was computed just now.
-    `quota_owns_default_client`: a Quota resource sets the limits of the default client."""
+    `quota_owns_default_client`: a Quota resource sets the limits of the default client. `holds`: why no
+    restart may begin."""
     if cluster.metadata.deleting:
         return _plan_deletion(cluster, observed)
     spec = cluster.spec
@@ -133,6 +137,10 @@ def plan_cluster(
         spec.rolling_update,
         approved=approved,
         fenced=members.fenced,
+        hold=holds.brokers,
+        urgent=[
+            b for b, i in observed.brokers.items() if is_urgent(targets.of(b), i.config_hash, i.settings)
+        ],
     )
     roll = _until_caught_up(cluster, observed, combined_hash(targets), roll, members)
     scaling, asked = Scaling(), cluster.status.reassign_request
@@ -157,7 +165,7 @@ def plan_cluster(
         steps += scaling.steps
     altered: list[ClusterStep] = [*_alterations(settings), *defaults.due]
     decided = Decisions(
-        members, targets, roll, scaling, replacement, fencing, altered, upgrade or Upgrade(), request
+        members, targets, roll, scaling, replacement, fencing, altered, upgrade or Upgrade(), request, holds
     )
     more = {
         "handled_restarts": list(restarts),
@@ -332,12 +340,12 @@ def _scaling(
 ) -> tuple[Scaling, ReassignRequestStatus | None, Run]:
     """The drain or rebalance to do now, and the statuses of the requested reassignment and of the rebalance
     by load. All wait for a roll, so that only one of them affects the ISRs at a time."""
-    busy = "the rolling restart" if not roll.done else "the scale-down" if members.surplus else ""
+    busy = "the rolling restart" if not roll.rests else "the scale-down" if members.surplus else ""
     asked: ReassignRequestStatus | None = None
     moving, growing = Scaling(), Scaling()
     if request is not None:
         moving, asked = plan_request(request, cluster.status.reassign_request, observed, members, busy)
-    if roll.done and not members.surplus and observed.kafka.has_controller and _grows_by_number(cluster):
+    if roll.rests and not members.surplus and observed.kafka.has_controller and _grows_by_number(cluster):
         before = cluster.status.reassignment
         ongoing = before is not None and before.reason == SCALE_UP
         growing = plan_scale_up(observed, members, ongoing=ongoing)
@@ -348,7 +356,7 @@ def _scaling(
         return run.scaling, asked, run
     if members.surplus:
         scaling = plan_scale_down(cluster.spec, observed, members)
-        if not roll.done and cluster.spec.scale_down.policy != "Force":
+        if not roll.rests and cluster.spec.scale_down.policy != "Force":
             scaling = Scaling(
                 (), scaling.reason, scaling.remaining, "waiting for the rolling restart", "", scaling.waiting
             )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ottla_operator.conditions import Finding, iso_time, no, unknown, yes
 from ottla_operator.planning.fencing import Fencing
+from ottla_operator.planning.holds import NO_HOLDS, Holds, broker_cause, server_cause
 from ottla_operator.planning.observed import Observed, ZooKeeperState
 from ottla_operator.planning.reassign_requests import ReassignRequest
 from ottla_operator.planning.rebalance_run import LOAD_REBALANCE
@@ -50,6 +51,7 @@ class Decisions:
     upgrade: Upgrade
     request: ReassignRequest | None = None
     """The reassignment that the annotation requests."""
+    holds: Holds = NO_HOLDS
 
 
 def hibernation_status(
@@ -100,6 +102,7 @@ def status_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) ->
             updated=roll.updated,
             total=roll.total,
             started_at=old.started_at if old else now,
+            cause=broker_cause(cluster, observed, decided.targets),
         )
     reassignment = None
     if scaling.reason and scaling.remaining:
@@ -116,7 +119,7 @@ def status_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) ->
     elif (
         before.reassignment is not None
         and (before.reassignment.reason == SCALE_UP or _is_asked(decided.request, before.reassignment))
-        and (not kafka.has_controller or not roll.done or len(ready) < len(members.desired))
+        and (not kafka.has_controller or not roll.rests or len(ready) < len(members.desired))
     ):
         # It cannot continue now. Without its status it would not be resumed later.
         reassignment = before.reassignment
@@ -133,7 +136,7 @@ def status_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) ->
         under_min_isr_partitions=_under_min_isr(observed),
         offline_partitions=sum(partition.leader < 0 for partition in kafka.partitions()),
         brokers=_broker_statuses(observed, decided),
-        zookeeper=_zookeeper_status(observed.zookeeper),
+        zookeeper=_zookeeper_status(cluster, observed.zookeeper),
         rollout=rollout,
         reassignment=reassignment,
     )
@@ -143,13 +146,14 @@ def _is_asked(request: ReassignRequest | None, moving: ReassignmentStatus) -> bo
     return request is not None and not request.problem and request.reason == moving.reason
 
 
-def _zookeeper_status(zookeeper: ZooKeeperState) -> ZooKeeperStatus | None:
+def _zookeeper_status(cluster: BrokerCluster, zookeeper: ZooKeeperState) -> ZooKeeperStatus | None:
     if not zookeeper.servers:
         return None
     return ZooKeeperStatus(
         target_hash=zookeeper.revision,
         updated=len(zookeeper.servers) - len(zookeeper.outdated),
         total=len(zookeeper.servers),
+        cause=server_cause(cluster, zookeeper),
         servers=[
             ZooKeeperServerStatus(
                 id=server.id,
@@ -235,8 +239,10 @@ def findings_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) 
             else yes("FullyReplicated", "AllInSync")
         )
     stale = roll.total - roll.updated
+    outdated = f"{stale} of {roll.total} brokers are not on revision {target_hash}"
+    outdated += "" if roll.hold is None else f", and wait for {roll.hold.message}"
     findings.append(
-        no("ConfigApplied", "Outdated", f"{stale} of {roll.total} brokers are not on revision {target_hash}")
+        no("ConfigApplied", "Outdated", outdated)
         if stale
         else no("ConfigApplied", "Outdated", _servers_progress(observed.zookeeper))
         if observed.zookeeper.outdated
@@ -246,10 +252,15 @@ def findings_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) 
     )
     if roll.stalled or observed.zookeeper.stalled:
         findings.append(no("Rolling", "Stalled", roll.stalled or observed.zookeeper.stalled))
-    elif not roll.done:
+    elif not roll.rests:
         findings.append(yes("Rolling", "Rolling", _roll_progress(roll, decided.upgrade)))
-    elif observed.zookeeper.outdated:
+    elif observed.zookeeper.outdated and decided.holds.servers is None:
         findings.append(yes("Rolling", "Rolling", _servers_progress(observed.zookeeper)))
+    elif roll.hold is not None:
+        findings.append(no("Rolling", roll.hold.reason, _roll_progress(roll, decided.upgrade)))
+    elif observed.zookeeper.outdated and decided.holds.servers is not None:
+        reason = decided.holds.servers.reason
+        findings.append(no("Rolling", reason, _servers_progress(observed.zookeeper)))
     else:
         findings.append(no("Rolling", "NotRolling"))
     if scaling.blocked:
@@ -296,7 +307,7 @@ def _ready(cluster: BrokerCluster, observed: Observed, decided: Decisions, offli
         return no("Ready", "RollStalled", roll.stalled or observed.zookeeper.stalled)
     if replacement.message:
         return no("Ready", "ReplacingBroker", replacement.message)
-    if not roll.done:
+    if not roll.rests:
         return no("Ready", "Rolling", _roll_progress(roll, decided.upgrade))
     if not_ready:
         ready = len(decided.members.working) - len(not_ready)

@@ -7,7 +7,7 @@ ids are broker ids.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ottla.security.acls import AclBinding
@@ -325,6 +325,8 @@ class ZooKeeperServer:
     revision: str
     waiting_for: str = ""
     """What its restart waits for; "" when none is due."""
+    urgent: bool = False
+    """Its restart waits for no maintenance window and for no other cluster, or has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +347,14 @@ class ZooKeeperState:
     def outdated(self) -> tuple[ZooKeeperServer, ...]:
         """The servers that still have to be restarted."""
         return tuple(server for server in self.servers if server.waiting_for)
+
+    def held(self, message: str) -> ZooKeeperState:
+        """The state while no restart may begin: what the servers wait for is `message`."""
+        servers = [
+            replace(server, waiting_for=message) if server.waiting_for and not server.urgent else server
+            for server in self.servers
+        ]
+        return replace(self, servers=tuple(servers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ RESTART: Final = "restart"
 """The key in `traits` of the last requested restart (`planning.restarts`)."""
 RESTART_OF_BROKER: Final = "restart of the broker"
 """The key in the settings that a broker runs with, when its platform requests its restart."""
+ADVERTISED: Final = "advertised.listeners"
+"""The key in the settings that a broker runs with, when its addresses for clients have changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,15 @@ def restart_reasons(target: Revision, running_hash: str, running: Mapping[str, s
 def _changed(target: Revision, running: Mapping[str, str]) -> list[str]:
     wanted = target.described
     return sorted(name for name in {*running, *wanted} if running.get(name) != wanted.get(name))
+
+
+def is_urgent(target: Revision, running_hash: str, running: Mapping[str, str]) -> bool:
+    """Whether the restart of a broker that runs with `running` waits for no maintenance window and for no
+    other cluster: it was requested, or clients from outside do not reach the broker any more."""
+    if running_hash == target.hash:
+        return False
+    changed = set(_changed(target, running))
+    return bool(changed & {RESTART, RESTART_OF_BROKER}) or changed == {ADVERTISED}
 
 
 def is_requested_only(target: Revision, running_hash: str, running: Mapping[str, str]) -> bool:

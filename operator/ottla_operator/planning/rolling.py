@@ -15,6 +15,9 @@ One pure function, `plan_roll`, called by `planning.cluster`. The rules, in the 
       bounced in the same step. A partition with replication factor <= min ISR is exempt, as long as another
       replica is in sync.
 
+While restarts are held (`planning.holds`), rules 2 and 3 apply to urgent ones only, and to brokers that the
+operator has stopped already, or that cannot come up on the old revision.
+
 Invariant (tested by property): the brokers bounced in one step never take a partition below its min ISR, and
 never make more than `maxUnavailablePerRack` brokers of one rack, or brokers of two racks, unavailable.
 """
@@ -22,8 +25,9 @@ never make more than `maxUnavailablePerRack` brokers of one rack, or brokers of 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from ottla_operator.planning.holds import Hold
 from ottla_operator.planning.observed import BrokerInstance, Observed, PartitionState, TopicState
 from ottla_operator.resources.cluster import RollingUpdate
 from ottla_operator.resources.common import parse_duration_ms
@@ -43,10 +47,17 @@ class Roll:
     total: int = 0
     stalled: str = ""
     """Why the roll has stopped: a bounced broker did not come up within the timeout."""
+    hold: Hold | None = None
+    """Why no other broker may be bounced now, when all that have begun are back."""
 
     @property
     def done(self) -> bool:
         return not self.bounce and not self.waiting
+
+    @property
+    def rests(self) -> bool:
+        """Whether no broker is being bounced, nor will be before the hold ends."""
+        return self.done or self.hold is not None
 
 
 def plan_roll(
@@ -56,10 +67,12 @@ def plan_roll(
     *,
     approved: bool = True,
     fenced: Collection[int] = (),
+    hold: Hold | None = None,
+    urgent: Collection[int] = (),
 ) -> Roll:
     """Decide over the brokers in `targets`, which are all desired, with the revision that each should run.
-    `approved`: the strategy allows the roll;
-    `fenced`: other brokers, which are down on purpose."""
+    `approved`: the strategy allows the roll; `fenced`: other brokers, which are down on purpose; `hold`: why
+    only the brokers `urgent` may begin."""
     members = sorted(targets)
     stale = [b for b in members if b in observed.brokers and observed.brokers[b].config_hash != targets[b]]
     total = len(members)
@@ -77,17 +90,25 @@ def plan_roll(
     not_back = [b for b in bounced if not observed.in_service(b)]
     if not_back:
         return all_waiting(*_not_back(observed, not_back[0], targets[not_back[0]], policy))
+    held = dict[int, str]()
+    if hold is not None:
+        held = {b: hold.message for b in stale if b not in urgent and not _is_due(observed, b, policy)}
+        stale = [b for b in stale if b not in held]
+        if not stale:
+            return Roll((), held, updated, total, hold=hold)
     out = [b for b in stale if not observed.in_service(b)]
-    if out:
-        return _roll_unready(observed, stale, out, policy, updated, total)
     reason = _waiting_for_bounced(observed, bounced, policy)
     if fenced:
         reason = f"broker {min(fenced)}, which is fenced"
     if not observed.kafka.has_controller:
         reason = "a controller to be elected"
-    if reason:
-        return all_waiting(reason)
-    return _roll_ready(observed, members, stale, policy, updated, total)
+    if out:
+        roll = _roll_unready(observed, stale, out, policy, updated, total)
+    elif reason:
+        roll = all_waiting(reason)
+    else:
+        roll = _roll_ready(observed, members, stale, policy, updated, total)
+    return replace(roll, waiting={**held, **roll.waiting})
 
 
 def _not_back(observed: Observed, broker: int, target_hash: str, policy: RollingUpdate) -> tuple[str, str]:
@@ -99,6 +120,14 @@ def _not_back(observed: Observed, broker: int, target_hash: str, policy: Rolling
     failed = late or instance.crashes >= CRASHES_MAX
     stalled = f"broker {broker} does not come up on revision {target_hash}{detail}" if failed else ""
     return reason, stalled
+
+
+def _is_due(observed: Observed, broker: int, policy: RollingUpdate) -> bool:
+    """Whether the restart has begun already, or the broker cannot come up without it."""
+    instance = observed.brokers[broker]
+    if observed.in_service(broker):
+        return False
+    return instance.stopped_by_us or instance.crashes >= CRASHES_MAX or _late(observed, instance, policy)
 
 
 def _late(observed: Observed, instance: BrokerInstance, policy: RollingUpdate) -> bool:

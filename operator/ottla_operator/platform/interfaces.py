@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 
 from ottla_operator.conditions import Finding
 from ottla_operator.planning.certificates import RandomBytes
+from ottla_operator.planning.holds import Due, Hold
 from ottla_operator.planning.observed import (
     BrokerInstance,
     ClusterLoad,
@@ -113,10 +114,16 @@ class Platform(Protocol):
         ...
 
     async def ensure_children(
-        self, cluster: BrokerCluster, launches: PerBroker[BrokerLaunch], *, under_replicated: bool
+        self,
+        cluster: BrokerCluster,
+        launches: PerBroker[BrokerLaunch],
+        *,
+        under_replicated: bool,
+        hold_servers: bool = False,
     ) -> Ensured:
-        """Create and repair the objects around the brokers, without stopping any. Raises StepFailed when
-        none of them can be."""
+        """Create and repair the objects around the brokers, without stopping any. ZooKeeper servers are
+        restarted where it is due; with `hold_servers`, only urgent restarts begin. Raises StepFailed when
+        none of the objects can be created or repaired."""
         ...
 
     async def ensure_zookeeper(self, cluster: BrokerCluster) -> None: ...
@@ -205,6 +212,15 @@ async def in_thread(work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work)
 
 
+class RollGate(Protocol):
+    """Limits the clusters that roll at the same time because the operator is the cause."""
+
+    def ask(self, due: Due | None) -> Hold | None:
+        """What the cluster's rolls that the operator causes wait for; None when they may go on. `due`: such
+        rolls, None without. Called in each reconciliation."""
+        ...
+
+
 class Compute(Protocol):
     """Runs work that takes seconds."""
 
@@ -287,3 +303,5 @@ class Environment:
     loads: Loads | None = None
     """None: loads are not measured."""
     compute: Compute = in_thread
+    gate: RollGate | None = None
+    """None: no other clusters are waited for."""

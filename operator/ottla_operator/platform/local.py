@@ -152,7 +152,12 @@ class LocalPlatform:
         return ""
 
     async def ensure_children(
-        self, cluster: BrokerCluster, launches: PerBroker[BrokerLaunch], *, under_replicated: bool
+        self,
+        cluster: BrokerCluster,
+        launches: PerBroker[BrokerLaunch],
+        *,
+        under_replicated: bool,
+        hold_servers: bool = False,
     ) -> Ensured:
         if not cluster.spec.is_secured:
             return Ensured()

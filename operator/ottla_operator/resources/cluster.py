@@ -23,13 +23,11 @@ from ottla_operator.resources.common import (
     IntOrString,
     Model,
     Name,
-    ObjectName,
     PrinterColumn,
     Problem,
     Quantity,
     Resource,
     Rule,
-    SecretEntry,
     Status,
     TransitionRule,
     UnmanagedSetting,
@@ -38,6 +36,16 @@ from ottla_operator.resources.common import (
     config_texts,
     parse_quantity,
     rules,
+)
+from ottla_operator.resources.listeners import (
+    ACCESS_RULES,
+    CertificateSource,
+    ListenerConfiguration,
+    ListenerType,
+    NetworkPolicyPeer,
+    access_problems,
+    peer_problems,
+    unused_brokers,
 )
 from ottla_operator.resources.pods import PodTemplate, pod_problems, pod_rules
 from ottla_operator.resources.quota import Limits
@@ -49,6 +57,7 @@ from ottla_operator.resources.settings import (
     version_problem,
 )
 from ottla_operator.resources.topic import TopicDefaults, topic_settings_problems
+from ottla_operator.resources.windows import MaintenanceWindow, window_problems
 
 # Fields that only have an effect on Kubernetes; `ottla up` accepts and ignores them.
 KUBERNETES_ONLY = ("image", "rack", "resources", "template")
@@ -85,26 +94,6 @@ class ListenerAuthentication(Model):
     )
 
 
-class CertificateSource(Model):
-    secret_name: ObjectName = Field(description="A Secret in the same namespace.")
-    certificate: SecretEntry = Field(
-        default="tls.crt", description="Its entry with the certificate, in PEM, followed by its chain."
-    )
-    key: SecretEntry = Field(
-        default="tls.key", description="Its entry with the private key, in PEM, without a password."
-    )
-
-
-class ListenerConfiguration(Model):
-    """How clients reach and verify the listener; the fields are those of Strimzi."""
-
-    broker_cert_chain_and_key: CertificateSource | None = Field(
-        default=None,
-        description="The listener's own certificate, the same on all brokers; applied without a restart when "
-        "the Secret changes. Needs tls. Default: certificates of clusterCa.",
-    )
-
-
 class Listener(Model):
     model_config = rules(
         Rule(
@@ -116,6 +105,7 @@ class Listener(Model):
             "!has(self.configuration) || !has(self.configuration.brokerCertChainAndKey) || "
             "(has(self.tls) && self.tls)",
         ),
+        *ACCESS_RULES,
     )
 
     name: Name = Field(
@@ -127,10 +117,12 @@ class Listener(Model):
         le=65535,
         description="The listener's port on each broker and on the bootstrap Service, unique in the cluster.",
     )
-    type: Literal["internal", "nodeport", "loadbalancer"] = Field(
+    type: ListenerType = Field(
         default="internal",
         description="internal: clients in the Kubernetes cluster, at the bootstrap Service and the pods; "
-        "nodeport and loadbalancer: others, at a Service of each broker.",
+        "cluster-ip: the same, at a Service of each broker; nodeport and loadbalancer: others, at a Service "
+        "of each broker; ingress and tlsroute: others, by host names in TLS, at an Ingress or a TLSRoute of "
+        "the Gateway API of each broker.",
     )
     tls: bool = Field(
         default=False, description="Whether connections are encrypted, with certificates of clusterCa."
@@ -141,6 +133,12 @@ class Listener(Model):
     )
     configuration: ListenerConfiguration = Field(
         default_factory=ListenerConfiguration, description="How clients reach and verify the listener."
+    )
+    network_policy_peers: list[NetworkPolicyPeer] = Field(
+        default_factory=list,
+        max_length=100,
+        description="Who may connect to the listener, as in Kubernetes' NetworkPolicies, which the network "
+        "plug-in of the Kubernetes cluster must enforce. Default: everybody.",
     )
 
     @property
@@ -359,6 +357,12 @@ class RollingUpdate(Model):
     )
     elect_preferred_leaders: bool = Field(
         default=True, description="Whether the operator elects preferred leaders when all brokers run."
+    )
+    windows: list[MaintenanceWindow] = Field(
+        default_factory=list,
+        max_length=32,
+        description="When restarts of brokers and ZooKeeper servers may begin; one that has begun is "
+        "completed. Restarts on request do not wait. Default: at any time.",
     )
 
 
@@ -600,12 +604,20 @@ class BrokerStatus(Model):
     waiting_for: str = Field(default="", description="What the restart waits for; empty when it does not.")
 
 
+RollCause = Literal["Spec", "Operator"]
+ROLL_CAUSE: Final = (
+    "Spec: the resource was changed, or a restart requested; Operator: the operator was upgraded or set up "
+    "anew."
+)
+
+
 class RolloutStatus(Model):
     id: str = Field(description="The id of the roll.")
     target_hash: str = Field(description="The revision that brokers restart with.")
     updated: int = Field(description="The number of brokers that run it.")
     total: int = Field(description="The number of brokers.")
     started_at: str = Field(description="When the roll began.")
+    cause: RollCause = Field(default="Spec", description=ROLL_CAUSE)
 
 
 class ReassignmentStatus(Model):
@@ -738,6 +750,7 @@ class ZooKeeperStatus(Model):
     target_hash: str = Field(description="The revision of the spec; ottla.dev/approve-rollout approves it.")
     updated: int = Field(description="The number of servers that run it.")
     total: int = Field(description="The number of servers.")
+    cause: RollCause = Field(default="Spec", description=ROLL_CAUSE)
     servers: list[ZooKeeperServerStatus] = Field(
         default_factory=list,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]},
@@ -899,6 +912,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         yield from topic_settings_problems("spec.topicDefaults.config", self.spec.topic_defaults.config)
         yield from self._listener_problems()
         yield from self._security_problems()
+        yield from window_problems(self.spec.rolling_update.windows, "spec.rollingUpdate.windows")
         yield from pod_problems(self.spec.template.pod, "spec.template.pod", "broker")
         if self.spec.zookeeper.managed is not None:
             of_servers = self.spec.zookeeper.managed.template.pod
@@ -925,6 +939,14 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 message = f"names must be unique, and {INTER_BROKER_LISTENER} is the inter-broker listener"
                 yield Problem(f"spec.listeners[{n}].name", f"{listener.name!r} is not allowed: {message}")
             names.add(listener.name)
+            found = access_problems(
+                listener.type,
+                tls=listener.tls,
+                configuration=listener.configuration,
+                brokers=self.broker_ids,
+            )
+            for path, message in (*found, *peer_problems(listener.network_policy_peers)):
+                yield Problem(f"spec.listeners[{n}].{path}", message)
 
     def _security_problems(self) -> Iterator[Problem]:
         for n, listener in enumerate(self.spec.listeners):
@@ -966,6 +988,9 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         settings = config_texts(self.spec.config)
         _, warnings = broker_settings_problems(settings)
         yield from (f"spec.config: {warning}" for warning in warnings)
+        for n, listener in enumerate(self.spec.listeners):
+            for broker in unused_brokers(listener.configuration, self.broker_ids):
+                yield f"spec.listeners[{n}].configuration.brokers: there is no broker {broker}"
         least = int(settings.get(_MIN_ISR, "1"))
         brokers = len(self.broker_ids)
         if least > brokers:
@@ -989,6 +1014,19 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             if name in self.spec.model_fields_set:
                 alias = type(self.spec).model_fields[name].alias or name
                 yield f"spec.{alias} has an effect on Kubernetes only and is ignored"
+        for path in self._access_fields() if self.spec.is_secured else ():
+            yield f"{path} has an effect on Kubernetes only and is ignored"
         managed = self.spec.zookeeper.managed or ManagedZooKeeper()
         for name in sorted(managed.model_fields_set.intersection(_SERVERS_ON_KUBERNETES)):
             yield f"spec.zookeeper.managed.{name} has an effect on Kubernetes only and is ignored"
+
+    def _access_fields(self) -> Iterator[str]:
+        """The paths of what is set of listeners for clients outside of a Kubernetes cluster."""
+        for n, listener in enumerate(self.spec.listeners):
+            path = f"spec.listeners[{n}]"
+            if listener.type != "internal":
+                yield f"{path}.type"
+            if listener.network_policy_peers:
+                yield f"{path}.networkPolicyPeers"
+            for name in sorted(listener.configuration.model_fields_set - {"broker_cert_chain_and_key"}):
+                yield f"{path}.configuration.{ListenerConfiguration.model_fields[name].alias}"

@@ -170,7 +170,12 @@ class SimulatedPlatform:
         return ""
 
     async def ensure_children(
-        self, cluster: BrokerCluster, launches: PerBroker[BrokerLaunch], *, under_replicated: bool
+        self,
+        cluster: BrokerCluster,
+        launches: PerBroker[BrokerLaunch],
+        *,
+        under_replicated: bool,
+        hold_servers: bool = False,
     ) -> Ensured:
         return Ensured()
 
