@@ -119,6 +119,9 @@ SECRET: Final = {
 
 CASES: Final = (
     cluster(SETTINGS, config={"num.io.threads": "many"}),
+    Case("BrokerPool", {**REF, "replicas": 1}, name="with.dot"),
+    Case("BrokerPool", {**REF, "replicas": 1}, name="a" * 64),
+    Case("BrokerPool", {**REF, "replicas": 1, "storage": {"size": "10 GB"}}),
     cluster(SETTINGS, config={"broker.id": 1}),
     cluster(SETTINGS, config={"zookeeper.set.acl": True}),
     cluster(SETTINGS, config={"inter.broker.protocol.version": "3.9"}, version="3.9"),

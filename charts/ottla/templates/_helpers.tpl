@@ -36,11 +36,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
        finalizers that nobody may take off would hold it for ever. */ -}}
 {{- define "ottla.own" -}}
 - apiGroups: [ottla.dev]
-  resources: [brokerclusters, topics, users, quotas, consumergroups, pipelines]
+  resources: [brokerclusters, brokerpools, topics, users, quotas, consumergroups, pipelines]
   verbs: [get, list, watch, patch, update]
 - apiGroups: [ottla.dev]
   resources:
     - brokerclusters/status
+    - brokerpools/status
     - topics/status
     - users/status
     - quotas/status
@@ -50,6 +51,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [ottla.dev]
   resources:
     - brokerclusters/finalizers
+    - brokerpools/finalizers
     - topics/finalizers
     - users/finalizers
     - quotas/finalizers

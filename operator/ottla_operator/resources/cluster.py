@@ -508,7 +508,10 @@ class BrokerClusterSpec(Model):
     )
 
     replicas: int = Field(
-        ge=1, le=1000, description="The number of brokers. Their ids are 0 to replicas - 1."
+        ge=0,
+        le=1000,
+        description="The number of brokers of the cluster's own pool. Their ids are 0 to replicas - 1. 0 is "
+        "allowed when BrokerPools have the brokers.",
     )
     version: str | None = Field(
         default=None,
@@ -597,6 +600,9 @@ class BrokerStatus(Model):
     config_hash: str = Field(default="", description="The revision that the broker runs.")
     version: str = Field(
         default="", description="The inter.broker.protocol.version that the broker runs with."
+    )
+    pool: str = Field(
+        default="", description="The BrokerPool of the broker; empty for one of the cluster's own pool."
     )
     restart_reasons: list[str] = Field(
         default_factory=list, description="Why the broker must restart; empty when it need not."
@@ -759,9 +765,14 @@ class ZooKeeperStatus(Model):
 
 
 class BrokerClusterStatus(Status):
-    replicas: int = Field(default=0, description="The number of brokers.")
-    ready_replicas: int = Field(default=0, description="The number of brokers that are ready.")
-    selector: str = Field(default="", description="The label selector of the brokers' pods.")
+    replicas: int = Field(default=0, description="The number of brokers of the cluster's own pool.")
+    desired_brokers: int = Field(
+        default=0, description="The number of brokers that the cluster's own pool and BrokerPools ask for."
+    )
+    ready_replicas: int = Field(
+        default=0, description="The number of brokers that are ready, with those of BrokerPools."
+    )
+    selector: str = Field(default="", description="The label selector of the pods of the cluster's own pool.")
     cluster_id: str = Field(default="", description="Kafka's id of the cluster.")
     controller_id: int = Field(default=-1, description="The broker that is the controller; -1: none.")
     version: str = Field(default="", description="The inter.broker.protocol.version of the brokers.")
@@ -821,7 +832,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         condition_types=("Ready", "Available", "FullyReplicated", "ConfigApplied", "Rolling", "Scaling"),
         columns=(
             condition_column("Ready", "Ready"),
-            PrinterColumn("Desired", "integer", ".spec.replicas"),
+            PrinterColumn("Desired", "integer", ".status.desiredBrokers"),
             PrinterColumn("Brokers", "integer", ".status.readyReplicas"),
             PrinterColumn("Controller", "integer", ".status.controllerId"),
             PrinterColumn("URP", "integer", ".status.underReplicatedPartitions"),
