@@ -132,7 +132,7 @@ def warnings(api: InMemoryApi, *items: dict[str, Any]) -> list[str]:
         ),
         (item("Pipeline", "new", {**REF, "job": "lake", "user": "anna"}), ""),
         (item("Pipeline", "new", {**REF, "job": "lake", "user": "eve"}), "there is no User eve"),
-        (cluster(**{"num.partitons": 3}), "unknown setting num.partitons is ignored"),
+        (cluster(**{"num.partition": 3}), "unknown setting num.partition is ignored"),
     ],
 )
 def test_what_an_object_waits_for_or_shares_is_a_warning(
@@ -309,8 +309,8 @@ def test_kopf_serves_the_reviews(
     with serving(tmp_path / "files", port):
         refused = asked(port, {**cluster(**WRONG), **full})
         assert (refused["allowed"], refused["status"]) == (False, {"message": MISTAKE, "code": 422})
-        warned = asked(port, {**cluster(**{"num.partitons": 3}), **full}, {**cluster(), **full})
+        warned = asked(port, {**cluster(**{"num.partition": 3}), **full}, {**cluster(), **full})
         assert warned["allowed"]
-        assert "num.partitons" in warned["warnings"][0]
+        assert "num.partition" in warned["warnings"][0]
         monkeypatch.setattr(admission, "parse_resource", lambda *_: 1 / 0)
         assert asked(port, {**cluster(**WRONG), **full})["allowed"], "a bug of the webhook refuses nothing"
