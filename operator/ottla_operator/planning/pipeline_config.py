@@ -94,7 +94,7 @@ def _authority(cluster: BrokerCluster) -> str:
 
 
 def _login(user: User, cluster: BrokerCluster) -> tuple[Login, str] | LaunchRefused:
-    """The login, with the bootstrap servers of the first listener that accepts the user's authentication."""
+    """The login, with the bootstrap servers of a listener that accepts the user's authentication."""
     authentication = user.spec.authentication
     kind = None if authentication is None else authentication.type
     accepting = [
