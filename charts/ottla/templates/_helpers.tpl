@@ -20,6 +20,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- else }}{{ default "default" .Values.serviceAccount.name }}{{ end }}
 {{- end }}
 
+{{- define "ottla.webhookConfiguration" -}}
+{{ include "ottla.name" . }}-{{ .Release.Namespace }}
+{{- end }}
+
 {{- define "ottla.tag" -}}
 {{ default .Chart.AppVersion .Values.image.tag }}
 {{- end }}

@@ -52,6 +52,7 @@ from ottla_operator.planning.cluster_secrets import (
     authorities,
     clients_trust,
     generated_authorities,
+    given_config_maps,
     given_secrets,
     plan_secrets,
     renewable_secrets,
@@ -163,11 +164,15 @@ class KubernetesPlatform:
         return self._zookeeper_state(cluster), instances
 
     async def _find_given(self, cluster: BrokerCluster) -> None:
-        """Find the Secrets of others. One that cannot be read counts as missing."""
-        for name in sorted(given_secrets(cluster) if cluster.spec.is_secured else ()):
-            if self._objects.listed.find("Secret", name) is None:
+        """Find the Secrets and ConfigMaps of others. One that cannot be read counts as missing."""
+        if not cluster.spec.is_secured:
+            return
+        wanted = [("Secret", name) for name in sorted(given_secrets(cluster))]
+        wanted += [("ConfigMap", name) for name in sorted(given_config_maps(cluster))]
+        for kind, name in wanted:
+            if self._objects.listed.find(kind, name) is None:
                 try:
-                    await self._objects.find_unlabelled("Secret", name)
+                    await self._objects.find_unlabelled(kind, name)
                 except StepFailed as failure:
                     log.warning("%s", failure.message)
 
@@ -471,7 +476,8 @@ class KubernetesPlatform:
                 )
                 for listener in cluster.spec.listeners
             },
-            in_use=certificates.listeners_in_use(self._objects.listed, cluster),
+            in_use=certificates.files_in_use(self._objects.listed, cluster),
+            config_maps=certificates.config_maps_of(self._objects.listed),
             renew=renew,
         )
         given = [name for name in authorities(self._name) if name not in generated_authorities(cluster)]

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Final, Literal, get_args
 from pydantic import Field, PrivateAttr, model_validator
 
 from ottla.metadata.inter_broker import VERSIONS
+from ottla_operator.resources.authentication import ListenerAuthentication
 from ottla_operator.resources.common import (
     AGE,
     APPROVE_ANNOTATION,
@@ -88,12 +89,6 @@ _FACTORS: Final = {
 }
 
 
-class ListenerAuthentication(Model):
-    type: Literal["scram-sha-512", "tls"] = Field(
-        description="scram-sha-512: by user name and password; tls: by a certificate of clientsCa."
-    )
-
-
 class Listener(Model):
     model_config = rules(
         Rule(
@@ -140,6 +135,11 @@ class Listener(Model):
         description="Who may connect to the listener, as in Kubernetes' NetworkPolicies, which the network "
         "plug-in of the Kubernetes cluster must enforce. Default: everybody.",
     )
+
+    @property
+    def kafka_name(self) -> str:
+        """The listener's name in Kafka's settings."""
+        return self.name.upper().replace("-", "_")
 
     @property
     def own_certificate(self) -> CertificateSource | None:
@@ -969,6 +969,9 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield Problem(
                     f"spec.listeners[{n}].authentication.type", "tls requires tls: true on the listener"
                 )
+            if listener.authentication is not None:
+                path = f"spec.listeners[{n}].authentication"
+                yield from listener.authentication.problems(path, listener.kafka_name)
             if listener.own_certificate is not None and not listener.tls:
                 yield Problem(
                     f"spec.listeners[{n}].configuration.brokerCertChainAndKey",
@@ -1000,6 +1003,9 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         _, warnings = broker_settings_problems(settings)
         yield from (f"spec.config: {warning}" for warning in warnings)
         for n, listener in enumerate(self.spec.listeners):
+            if listener.authentication is not None:
+                for note in listener.authentication.notes():
+                    yield f"spec.listeners[{n}].authentication: {note}"
             for broker in unused_brokers(listener.configuration, self.broker_ids):
                 yield f"spec.listeners[{n}].configuration.brokers: there is no broker {broker}"
         if not self.broker_ids:
