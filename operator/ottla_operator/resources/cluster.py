@@ -1016,20 +1016,23 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                     yield f"spec.listeners[{n}].authentication: {note}"
             for broker in unused_brokers(listener.configuration, self.broker_ids):
                 yield f"spec.listeners[{n}].configuration.brokers: there is no broker {broker}"
+        if not self.broker_ids:
+            return  # It has pools, which are not known here, or is not Ready in any case.
         least = int(settings.get(_MIN_ISR, "1"))
         brokers = len(self.broker_ids)
+        of_all = "the number of brokers" if self._pools else "spec.replicas"
         if least > brokers:
             yield (
-                f"spec.config[{_MIN_ISR}]: {least} is more than spec.replicas, which is {brokers}: no write "
+                f"spec.config[{_MIN_ISR}]: {least} is more than {of_all}, which is {brokers}: no write "
                 "with acks=all can succeed"
             )
         wanted = self.spec.topic_defaults.replicas
         if wanted is not None and wanted > brokers:
-            yield f"spec.topicDefaults.replicas: {wanted} is more than spec.replicas, which is {brokers}"
+            yield f"spec.topicDefaults.replicas: {wanted} is more than {of_all}, which is {brokers}"
         for name, effect in _FACTORS.items():
             factor = int(settings.get(name, str(brokers)))
             if factor > brokers:
-                yield f"spec.config[{name}]: {factor} is more than spec.replicas, which is {brokers}"
+                yield f"spec.config[{name}]: {factor} is more than {of_all}, which is {brokers}"
             elif 0 < factor < least <= brokers:
                 yield f"spec.config[{name}]: {factor} is less than {_MIN_ISR}, which is {least}: {effect}"
 
