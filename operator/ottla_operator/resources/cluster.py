@@ -40,7 +40,6 @@ from ottla_operator.resources.common import (
 )
 from ottla_operator.resources.listeners import (
     ACCESS_RULES,
-    CertificateSource,
     ListenerConfiguration,
     ListenerType,
     NetworkPolicyPeer,
@@ -100,6 +99,11 @@ class Listener(Model):
             "!has(self.configuration) || !has(self.configuration.brokerCertChainAndKey) || "
             "(has(self.tls) && self.tls)",
         ),
+        Rule(
+            "issuerRef requires tls: true on the listener and excludes brokerCertChainAndKey",
+            "!has(self.configuration) || !has(self.configuration.issuerRef) || (has(self.tls) && self.tls && "
+            "!has(self.configuration.brokerCertChainAndKey))",
+        ),
         *ACCESS_RULES,
     )
 
@@ -142,9 +146,11 @@ class Listener(Model):
         return self.name.upper().replace("-", "_")
 
     @property
-    def own_certificate(self) -> CertificateSource | None:
-        """The source of a certificate that is not of the operator's authority."""
-        return self.configuration.broker_cert_chain_and_key
+    def has_own_certificate(self) -> bool:
+        """Whether its certificate is not of the cluster's authority."""
+        return self.configuration.broker_cert_chain_and_key is not None or (
+            self.configuration.issuer_ref is not None
+        )
 
 
 class Authorization(Model):
@@ -972,11 +978,13 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             if listener.authentication is not None:
                 path = f"spec.listeners[{n}].authentication"
                 yield from listener.authentication.problems(path, listener.kafka_name)
-            if listener.own_certificate is not None and not listener.tls:
-                yield Problem(
-                    f"spec.listeners[{n}].configuration.brokerCertChainAndKey",
-                    "requires tls: true on the listener",
-                )
+            configuration, path = listener.configuration, f"spec.listeners[{n}].configuration"
+            if configuration.broker_cert_chain_and_key is not None and not listener.tls:
+                yield Problem(f"{path}.brokerCertChainAndKey", "requires tls: true on the listener")
+            if configuration.issuer_ref is not None and not listener.tls:
+                yield Problem(f"{path}.issuerRef", "requires tls: true on the listener")
+            if configuration.issuer_ref is not None and configuration.broker_cert_chain_and_key is not None:
+                yield Problem(f"{path}.issuerRef", "excludes brokerCertChainAndKey")
         for path, authority in (
             ("spec.clusterCa", self.spec.cluster_ca),
             ("spec.clientsCa", self.spec.clients_ca),
