@@ -100,6 +100,9 @@ class KubernetesPlatform:
         self._nodes: Mapping[str, Object] = {}
         self._hold_servers = False
 
+    def kept_volumes(self) -> Mapping[int, str]:
+        return observing.kept_volumes(self._objects.listed, self._name)
+
     # ---- addresses
 
     def addresses(self, cluster: BrokerCluster, brokers: Collection[int]) -> Sequence[Address]:
