@@ -20,6 +20,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- else }}{{ default "default" .Values.serviceAccount.name }}{{ end }}
 {{- end }}
 
+{{- define "ottla.webhookConfiguration" -}}
+{{ include "ottla.name" . }}-{{ .Release.Namespace }}
+{{- end }}
+
 {{- define "ottla.tag" -}}
 {{ default .Chart.AppVersion .Values.image.tag }}
 {{- end }}
@@ -88,6 +92,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   verbs: [get, list, watch, create, patch, update, delete]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies, ingresses]
+  verbs: [get, list, watch, create, patch, update, delete]
+- apiGroups: [cert-manager.io]
+  resources: [certificates]        # of listeners with an issuerRef; cert-manager need not be installed
   verbs: [get, list, watch, create, patch, update, delete]
 - apiGroups: [gateway.networking.k8s.io]
   resources: [tlsroutes]           # of listeners of type tlsroute; the Gateway API need not be installed

@@ -35,7 +35,6 @@ class Images:
     zookeeper: str = "ottla:dev"
     pull_policy: str = "IfNotPresent"
     pipeline: str = "ottla-spark:dev"
-    connect: str = "ottla-connect:dev"
     driver_role: str = "ottla-spark-driver"
     """The ClusterRole of pipelines' drivers."""
     allow_sidecars: bool = False
@@ -44,6 +43,8 @@ class Images:
     """NAMESPACE/NAME of the operator's Deployment; "" outside of Kubernetes."""
     operator_namespace: str = ""
     """The namespace of the operator's pod; "" outside of Kubernetes."""
+    connect: str = "ottla-connect:dev"
+    """The default image of workers of Kafka Connect."""
 
 
 def digest(value: object) -> str:

@@ -158,9 +158,8 @@ def _of_cluster(
             return found
         login, bootstrap = found
         kind, name = login.type, login.secret
-        listener = next(
-            one for one in cluster.spec.listeners if one.authentication and one.authentication.type == kind
-        )
+        at = next(one.name for one in cluster.status.listeners if one.bootstrap_servers == bootstrap)
+        listener = next(one for one in cluster.spec.listeners if one.name == at)
     else:
         listener = cluster.spec.listeners[0] if cluster.spec.listeners else None
         if listener is not None and listener.authentication is not None:
