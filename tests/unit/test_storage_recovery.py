@@ -12,6 +12,7 @@ import pytest
 
 from ottla.ports.files import OS_FILES, OsFiles
 from ottla.protocol.errors import KafkaError
+from ottla.storage.checkpoints import RECOVERY_POINT_FILE
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_loader import UnsupportedMessageFormat
@@ -78,6 +79,30 @@ def test_what_a_truncation_cut_off_is_removed_again_after_a_power_loss(tmp_path:
     recovered = open_log(tmp_path, SMALL, clean=False, recovery_point=recovery_point)
     assert values(recovered) == ["first 0", "first 1", "first 2", "second 3"]
     assert [segment.base_offset for segment in recovered.segments] == [0, 3]
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+@pytest.mark.parametrize("has_rolled", [False, True])
+def test_a_truncation_first_lowers_the_recovery_point_that_a_crash_leaves(
+    tmp_path: Path, is_whole: bool, has_rolled: bool
+) -> None:
+    """A broker that was killed right after a truncation trusted what had replaced the data (found by seed
+    167 of the simulation)."""
+    log = open_log(tmp_path, SMALL)
+    for number in range(6):
+        append(log, f"first {number}")
+    log.flush()
+    log_dir = log._local.log_dir
+    log_dir.write_offsets(RECOVERY_POINT_FILE, {("events", 0): log.recovery_point, ("other", 1): 7})
+    log.durable_to = log.recovery_point
+    if has_rolled:
+        log.roll(NOW_MS)
+    if is_whole:
+        log.truncate_fully_and_start_at(4)
+    else:
+        log.truncate_to(3)
+    assert log_dir.read_offsets(RECOVERY_POINT_FILE) == {("events", 0): 4 if is_whole else 0, ("other", 1): 7}
+    assert log.recovery_point <= 4
 
 
 @pytest.mark.parametrize("is_late", [False, True])

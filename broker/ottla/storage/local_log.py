@@ -12,6 +12,7 @@ point is on disk.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import uuid
@@ -23,9 +24,17 @@ from typing import NamedTuple
 from ottla.ports.files import sync_if_exists, sync_path
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import INT32_MAX
+from ottla.storage.checkpoints import RECOVERY_POINT_FILE
 from ottla.storage.deferred_tasks import DeferredTasks
 from ottla.storage.log_config import LogConfig
-from ottla.storage.log_dir import LogDir, deleted_directory, read_topic_id, write_topic_id
+from ottla.storage.log_dir import (
+    LogDir,
+    deleted_directory,
+    parse_future_directory,
+    parse_partition_directory,
+    read_topic_id,
+    write_topic_id,
+)
 from ottla.storage.log_loader import new_segment
 from ottla.storage.log_segment import LogSegment
 from ottla.storage.log_segments import LogSegments
@@ -271,19 +280,23 @@ class LocalLog:
         self.schedule_delete(removed)
         kept[-1].truncate_to(offset)
         self.set_segments(kept)
-        # Of the whole segment: until the file is synced again, a power loss may bring back what was cut off.
-        self.lower_recovery_point(kept[-1].base_offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Delete all segments, and continue with an empty one at `offset`."""
         self.schedule_delete(self.segments.all)
         self.set_segments([new_segment(self.log_dir.files, self._directory, offset, self._config, 0)])
-        self.lower_recovery_point(offset)
 
     def lower_recovery_point(self, offset: int) -> None:
         if offset < self.recovery_point:
             self.deferred_tasks.schedule_checkpoint()
             self.recovery_point = offset
+
+    def lower_checkpoint(self, offset: int) -> None:
+        """Lower the recovery point in the directory's checkpoint file. Blocking."""
+        name = os.path.basename(self._directory)
+        key = parse_partition_directory(name) or parse_future_directory(name)
+        if key is not None:
+            self.log_dir.lower_offset(RECOVERY_POINT_FILE, key, offset)
 
     def schedule_delete(self, segments: Sequence[LogSegment]) -> None:
         """Rename the segments' files, and delete them after file.delete.delay.ms.

@@ -188,13 +188,15 @@ class Log:
             recovery_point=end_offset if clean_shutdown else min(max(recovery_point or 0, 0), end_offset),
             now_ms=now_ms,
         )
-        return cls(
+        log = cls(
             local,
             producer_state,
             leader_epochs,
             log_start_offset=log_start_offset,
             log_end_offset=end_offset,
         )
+        log.durable_to = recovery_point or 0
+        return log
 
     # --- properties ------------------------------------------------------------------------------
 
@@ -793,6 +795,7 @@ class Log:
             cut = kept[-1].header_at(offset)
             if cut is not None and cut.base_offset < offset:
                 offset = max(cut.base_offset, min(self.log_start_offset, offset))
+            self._lower_checkpoint(kept[-1].base_offset)
             is_rolled_back = self._producer_state.roll_back(segments[len(kept) - 1 :], offset)
             self._forget_snapshots(removed)
             local.truncate_to(offset, removed)
@@ -814,6 +817,7 @@ class Log:
         local = self._local
         with local.lock, local.io("truncate"):
             local.truncations += 1
+            self._lower_checkpoint(offset)
             self._forget_snapshots(local.segments.all)
             local.truncate_fully_and_start_at(offset)
             self._update_flush_offset()
@@ -822,6 +826,16 @@ class Log:
             self.latest_epoch = None
             self._producer_state.clear()
             self._mark_dirty_from(offset)
+
+    def _lower_checkpoint(self, offset: int) -> None:
+        """Before data from `offset` on is dropped: the broker that starts after a crash must not take what
+        has replaced it for data on the disk. Blocks only if the recovery point is beyond `offset`, which is
+        rare."""
+        local = self._local
+        if max(self.durable_to, local.recovery_point) > offset:
+            local.lower_recovery_point(offset)
+            local.lower_checkpoint(offset)
+            self.durable_to = min(self.durable_to, offset)
 
     def _forget_snapshots(self, segments: Sequence[LogSegment]) -> None:
         """The snapshots' files are renamed with the files of their segments."""

@@ -355,6 +355,13 @@ class LogDir:
         with self._checkpoint_mutex:
             self.run(f"write {name}", lambda: write_offsets(self.files, self.path / name, collect()))
 
+    def lower_offset(self, name: str, key: TopicPartition, offset: int) -> None:
+        """Lower one partition's offset in a checkpoint file. Blocking."""
+        with self._checkpoint_mutex:
+            offsets = self.read_offsets(name)
+            if offsets.get(key, 0) > offset:
+                self.write_offsets(name, {**offsets, key: offset})
+
     def drop_offset(self, name: str, key: TopicPartition) -> None:
         """Remove one partition from a checkpoint file. Blocking."""
         with self._checkpoint_mutex:

@@ -20,6 +20,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- else }}{{ default "default" .Values.serviceAccount.name }}{{ end }}
 {{- end }}
 
+{{- define "ottla.webhookConfiguration" -}}
+{{ include "ottla.name" . }}-{{ .Release.Namespace }}
+{{- end }}
+
 {{- define "ottla.tag" -}}
 {{ default .Chart.AppVersion .Values.image.tag }}
 {{- end }}
@@ -32,11 +36,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
        finalizers that nobody may take off would hold it for ever. */ -}}
 {{- define "ottla.own" -}}
 - apiGroups: [ottla.dev]
-  resources: [brokerclusters, topics, users, quotas, consumergroups, pipelines]
+  resources: [brokerclusters, brokerpools, topics, users, quotas, consumergroups, pipelines]
   verbs: [get, list, watch, patch, update]
 - apiGroups: [ottla.dev]
   resources:
     - brokerclusters/status
+    - brokerpools/status
     - topics/status
     - users/status
     - quotas/status
@@ -46,6 +51,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [ottla.dev]
   resources:
     - brokerclusters/finalizers
+    - brokerpools/finalizers
     - topics/finalizers
     - users/finalizers
     - quotas/finalizers
@@ -73,6 +79,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   verbs: [get, list, watch, create, patch, update, delete]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies, ingresses]
+  verbs: [get, list, watch, create, patch, update, delete]
+- apiGroups: [cert-manager.io]
+  resources: [certificates]        # of listeners with an issuerRef; cert-manager need not be installed
   verbs: [get, list, watch, create, patch, update, delete]
 - apiGroups: [gateway.networking.k8s.io]
   resources: [tlsroutes]           # of listeners of type tlsroute; the Gateway API need not be installed

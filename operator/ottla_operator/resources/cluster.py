@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Final, Literal, get_args
 from pydantic import Field, PrivateAttr, model_validator
 
 from ottla.metadata.inter_broker import VERSIONS
+from ottla_operator.resources.authentication import ListenerAuthentication
 from ottla_operator.resources.common import (
     AGE,
     APPROVE_ANNOTATION,
@@ -39,7 +40,6 @@ from ottla_operator.resources.common import (
 )
 from ottla_operator.resources.listeners import (
     ACCESS_RULES,
-    CertificateSource,
     ListenerConfiguration,
     ListenerType,
     NetworkPolicyPeer,
@@ -88,12 +88,6 @@ _FACTORS: Final = {
 }
 
 
-class ListenerAuthentication(Model):
-    type: Literal["scram-sha-512", "tls"] = Field(
-        description="scram-sha-512: by user name and password; tls: by a certificate of clientsCa."
-    )
-
-
 class Listener(Model):
     model_config = rules(
         Rule(
@@ -104,6 +98,11 @@ class Listener(Model):
             "brokerCertChainAndKey requires tls: true on the listener",
             "!has(self.configuration) || !has(self.configuration.brokerCertChainAndKey) || "
             "(has(self.tls) && self.tls)",
+        ),
+        Rule(
+            "issuerRef requires tls: true on the listener and excludes brokerCertChainAndKey",
+            "!has(self.configuration) || !has(self.configuration.issuerRef) || (has(self.tls) && self.tls && "
+            "!has(self.configuration.brokerCertChainAndKey))",
         ),
         *ACCESS_RULES,
     )
@@ -142,9 +141,16 @@ class Listener(Model):
     )
 
     @property
-    def own_certificate(self) -> CertificateSource | None:
-        """The source of a certificate that is not of the operator's authority."""
-        return self.configuration.broker_cert_chain_and_key
+    def kafka_name(self) -> str:
+        """The listener's name in Kafka's settings."""
+        return self.name.upper().replace("-", "_")
+
+    @property
+    def has_own_certificate(self) -> bool:
+        """Whether its certificate is not of the cluster's authority."""
+        return self.configuration.broker_cert_chain_and_key is not None or (
+            self.configuration.issuer_ref is not None
+        )
 
 
 class Authorization(Model):
@@ -508,7 +514,10 @@ class BrokerClusterSpec(Model):
     )
 
     replicas: int = Field(
-        ge=1, le=1000, description="The number of brokers. Their ids are 0 to replicas - 1."
+        ge=0,
+        le=1000,
+        description="The number of brokers of the cluster's own pool. Their ids are 0 to replicas - 1. 0 is "
+        "allowed when BrokerPools have the brokers.",
     )
     version: str | None = Field(
         default=None,
@@ -597,6 +606,9 @@ class BrokerStatus(Model):
     config_hash: str = Field(default="", description="The revision that the broker runs.")
     version: str = Field(
         default="", description="The inter.broker.protocol.version that the broker runs with."
+    )
+    pool: str = Field(
+        default="", description="The BrokerPool of the broker; empty for one of the cluster's own pool."
     )
     restart_reasons: list[str] = Field(
         default_factory=list, description="Why the broker must restart; empty when it need not."
@@ -759,9 +771,14 @@ class ZooKeeperStatus(Model):
 
 
 class BrokerClusterStatus(Status):
-    replicas: int = Field(default=0, description="The number of brokers.")
-    ready_replicas: int = Field(default=0, description="The number of brokers that are ready.")
-    selector: str = Field(default="", description="The label selector of the brokers' pods.")
+    replicas: int = Field(default=0, description="The number of brokers of the cluster's own pool.")
+    desired_brokers: int = Field(
+        default=0, description="The number of brokers that the cluster's own pool and BrokerPools ask for."
+    )
+    ready_replicas: int = Field(
+        default=0, description="The number of brokers that are ready, with those of BrokerPools."
+    )
+    selector: str = Field(default="", description="The label selector of the pods of the cluster's own pool.")
     cluster_id: str = Field(default="", description="Kafka's id of the cluster.")
     controller_id: int = Field(default=-1, description="The broker that is the controller; -1: none.")
     version: str = Field(default="", description="The inter.broker.protocol.version of the brokers.")
@@ -821,7 +838,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         condition_types=("Ready", "Available", "FullyReplicated", "ConfigApplied", "Rolling", "Scaling"),
         columns=(
             condition_column("Ready", "Ready"),
-            PrinterColumn("Desired", "integer", ".spec.replicas"),
+            PrinterColumn("Desired", "integer", ".status.desiredBrokers"),
             PrinterColumn("Brokers", "integer", ".status.readyReplicas"),
             PrinterColumn("Controller", "integer", ".status.controllerId"),
             PrinterColumn("URP", "integer", ".status.underReplicatedPartitions"),
@@ -958,11 +975,16 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield Problem(
                     f"spec.listeners[{n}].authentication.type", "tls requires tls: true on the listener"
                 )
-            if listener.own_certificate is not None and not listener.tls:
-                yield Problem(
-                    f"spec.listeners[{n}].configuration.brokerCertChainAndKey",
-                    "requires tls: true on the listener",
-                )
+            if listener.authentication is not None:
+                path = f"spec.listeners[{n}].authentication"
+                yield from listener.authentication.problems(path, listener.kafka_name)
+            configuration, path = listener.configuration, f"spec.listeners[{n}].configuration"
+            if configuration.broker_cert_chain_and_key is not None and not listener.tls:
+                yield Problem(f"{path}.brokerCertChainAndKey", "requires tls: true on the listener")
+            if configuration.issuer_ref is not None and not listener.tls:
+                yield Problem(f"{path}.issuerRef", "requires tls: true on the listener")
+            if configuration.issuer_ref is not None and configuration.broker_cert_chain_and_key is not None:
+                yield Problem(f"{path}.issuerRef", "excludes brokerCertChainAndKey")
         for path, authority in (
             ("spec.clusterCa", self.spec.cluster_ca),
             ("spec.clientsCa", self.spec.clients_ca),
@@ -989,22 +1011,28 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         _, warnings = broker_settings_problems(settings)
         yield from (f"spec.config: {warning}" for warning in warnings)
         for n, listener in enumerate(self.spec.listeners):
+            if listener.authentication is not None:
+                for note in listener.authentication.notes():
+                    yield f"spec.listeners[{n}].authentication: {note}"
             for broker in unused_brokers(listener.configuration, self.broker_ids):
                 yield f"spec.listeners[{n}].configuration.brokers: there is no broker {broker}"
+        if not self.broker_ids:
+            return  # It has pools, which are not known here, or is not Ready in any case.
         least = int(settings.get(_MIN_ISR, "1"))
         brokers = len(self.broker_ids)
+        of_all = "the number of brokers" if self._pools else "spec.replicas"
         if least > brokers:
             yield (
-                f"spec.config[{_MIN_ISR}]: {least} is more than spec.replicas, which is {brokers}: no write "
+                f"spec.config[{_MIN_ISR}]: {least} is more than {of_all}, which is {brokers}: no write "
                 "with acks=all can succeed"
             )
         wanted = self.spec.topic_defaults.replicas
         if wanted is not None and wanted > brokers:
-            yield f"spec.topicDefaults.replicas: {wanted} is more than spec.replicas, which is {brokers}"
+            yield f"spec.topicDefaults.replicas: {wanted} is more than {of_all}, which is {brokers}"
         for name, effect in _FACTORS.items():
             factor = int(settings.get(name, str(brokers)))
             if factor > brokers:
-                yield f"spec.config[{name}]: {factor} is more than spec.replicas, which is {brokers}"
+                yield f"spec.config[{name}]: {factor} is more than {of_all}, which is {brokers}"
             elif 0 < factor < least <= brokers:
                 yield f"spec.config[{name}]: {factor} is less than {_MIN_ISR}, which is {least}: {effect}"
 
