@@ -190,6 +190,7 @@ CASES: Final = (
     window(duration="30s"),
     window(duration="169h"),
     cluster(clusterCa={"renewalDays": 365}),
+    cluster(clientsCa={**ISSUER, "generateCertificateAuthority": False}),
     cluster(clientsCa={"validityDays": 30}),
     cluster(authorization={"type": "simple", "superUsers": ["a;b"]}),
     cluster(authorization={"type": "simple", "superUsers": [" "]}),
