@@ -54,7 +54,7 @@ def test_a_new_cluster_becomes_ready(sim: KubernetesSimulation) -> None:
         assert (kind, name) in sim.api.items
     status = sim.status()
     assert status["bootstrapServers"] == "demo-bootstrap.shop.svc:9092"
-    assert status["selector"] == "ottla.dev/cluster=demo,ottla.dev/component=broker"
+    assert status["selector"] == "ottla.dev/cluster=demo,ottla.dev/component=broker,!ottla.dev/pool"
     assert [broker["podName"] for broker in status["brokers"]] == [f"demo-brokers-{n}" for n in range(3)]
 
 

@@ -126,6 +126,9 @@ class FakeStore:
     async def resources(self) -> Sequence[AnyResource]:
         return list(self.stored.values())
 
+    def withheld(self) -> Sequence[str]:
+        return ()
+
     async def update_status(self, resource: AnyResource, status: Status) -> None:
         self.stored[resource.key] = self.stored[resource.key].model_copy(update={"status": status})
 
@@ -157,6 +160,9 @@ class OperatorSimulation:
             name,
             {"clusterRef": {"name": "demo"}, "partitions": partitions, "replicas": replicas, **spec},
         )
+
+    def apply_pool(self, name: str, replicas: int, **spec: object) -> None:
+        self.apply("BrokerPool", name, {"clusterRef": {"name": "demo"}, "replicas": replicas, **spec})
 
     def reconcile(self, ms: int = 500) -> list[str]:
         """Reconcile once, then let time pass. Returns the steps."""

@@ -28,8 +28,7 @@ from ottla_operator.kubectl.report import Part, Report, archive
 from ottla_operator.kubectl.screen import overview, screen
 from ottla_operator.kubectl.strimzi.conversion import STRIMZI, STRIMZI_CLUSTER, Conversion, convert
 from ottla_operator.kubernetes.naming import CLUSTER_LABEL, CONFIG_DIR, FINALIZER, PROPERTIES, broker_pod
-from ottla_operator.rehearsal.changes import Refused
-from ottla_operator.rehearsal.report import broker_of, json_of, text_of
+from ottla_operator.rehearsal.command import show_plan
 from ottla_operator.resources import KINDS
 from ottla_operator.resources.common import (
     APPROVE_ANNOTATION,
@@ -272,19 +271,8 @@ def plan(kubectl: Kubectl, files: Path, fail: str | None, output: str | None) ->
     Nothing is changed. Exits with 0 when nothing would change, with 1 when something would, and with 2 when
     an apply would be refused, or on another error.
     """
-    try:
-        broker = broker_of(fail)
-        planned = Planner(kubectl.run, kubectl.namespace()).plan(load_folder(files), broker)
-    except Refused as refused:
-        for problem in refused.problems:
-            click.echo(f"refused: {problem}", err=True)
-        raise click.exceptions.Exit(2) from None
-    except click.ClickException as error:
-        error.show()
-        raise click.exceptions.Exit(2) from None
-    report = json_of(planned)
-    click.echo(json.dumps(report, indent=2) if output else text_of(report), nl=bool(output))
-    raise click.exceptions.Exit(1 if planned.changes_something else 0)
+    namespace = kubectl.namespace()
+    show_plan(lambda broker: Planner(kubectl.run, namespace).plan(load_folder(files), broker), fail, output)
 
 
 @main.command()

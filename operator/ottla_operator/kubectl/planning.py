@@ -29,20 +29,15 @@ from ottla_operator.kubernetes.platform import KubernetesPlatform
 from ottla_operator.kubernetes.store import problems_on_kubernetes
 from ottla_operator.kubernetes.zookeeper_client import FindRoles
 from ottla_operator.kubernetes.zookeeper_planning import ServerRole
-from ottla_operator.planning.holds import window_hold
-from ottla_operator.planning.observed import Observed
-from ottla_operator.planning.restarts import handled_restarts
-from ottla_operator.planning.revision import PerBroker, plan_upgrade, target_revision
 from ottla_operator.platform import probe
 from ottla_operator.platform.interfaces import StepFailed
 from ottla_operator.rehearsal.changes import changed_resources
 from ottla_operator.rehearsal.model import Timing
-from ottla_operator.rehearsal.rehearse import Situation, rehearse, rehearse_loss
-from ottla_operator.rehearsal.report import Clients, Group, Planned, timing_of
+from ottla_operator.rehearsal.rehearse import Situation, look, rehearse, rehearse_loss
+from ottla_operator.rehearsal.report import Planned, clients_of, timing_of
 from ottla_operator.resources import KINDS, AnyResource, BrokerCluster, Problem
 from ottla_operator.resources.common import parse_quantity
 from ottla_operator.resources.loading import Loaded, parse_resource
-from ottla_operator.step_executor import launches_of
 
 Run = Callable[..., str]
 """Runs kubectl; raises ClickException with its error."""
@@ -138,7 +133,7 @@ class Planner:
         images = self._images(cluster.key)
         seen = self._see(cluster.metadata.name)
         throttle = cluster.spec.rebalance.replication_throttle
-        now = asyncio.run(self._situation(images, seen, old or cluster, change.before, Timing()))
+        now = self._situation(images, seen, old or cluster, change.before or change.after, Timing())
         timing, assumptions = timing_of(
             [(b.started_at_ms, b.ready_since_ms) for b in now.observed.brokers.values() if b.ready],
             parse_quantity(throttle) if throttle is not None else None,
@@ -146,7 +141,7 @@ class Planner:
         if fail is not None and fail not in now.observed.brokers:
             raise click.ClickException(f"--fail: broker {fail} does not exist")
         pending = tuple(rehearse(replace(now, timing=timing)).steps) if old is not None else ()
-        situation = asyncio.run(self._situation(images, seen, cluster, change.after, timing))
+        situation = self._situation(images, seen, cluster, change.after, timing)
         rehearsal = rehearse(situation, fail)
         loss = None
         if fail is not None:
@@ -160,7 +155,7 @@ class Planner:
                 "steps are due without the change: the cluster is not done with its last one, or the "
                 "operator is of another version than this plugin"
             )
-        clients = _clients(seen)
+        clients = clients_of(seen)
         return Planned(
             situation, change.changes, rehearsal, clients, assumptions, pending, notes=notes, loss=loss
         )
@@ -252,7 +247,7 @@ class Planner:
             self._notes.append(f"sizes are not known: {answer['sizesProblem']}")
         return answer
 
-    async def _situation(
+    def _situation(
         self,
         images: Images,
         seen: Object,
@@ -260,34 +255,21 @@ class Planner:
         resources: Sequence[AnyResource],
         timing: Timing,
     ) -> Situation:
-        """What a rehearsal with this spec of the cluster begins with."""
+        """What a rehearsal of these resources begins with. Raises StepFailed."""
         platform = KubernetesPlatform(
             *(self._api, images, self._namespace, cluster.metadata.name, self._clock_ms),
             roles_of=_roles_of(cluster),
         )
-        zookeeper, brokers = await platform.observe(cluster)
-        observed = Observed(zookeeper, brokers, probe.state_of(seen), self._clock_ms())
-        traits = platform.traits(cluster)
-        upgrade = plan_upgrade(cluster.spec, cluster.broker_ids, observed, traits, cluster.status.upgrade)
-        restarts = handled_restarts(cluster, observed, platform.restart_request())
-        last = restarts[-1] if restarts else ""
-        targets = PerBroker(target_revision(cluster.spec, traits, upgrade.version, last))
-        children: list[str] = []
-        if cluster.metadata.acted_upon and not cluster.metadata.deleting:
-            held = window_hold(cluster, observed.now_ms) is not None
-            ensured = await platform.ensure_children(
-                cluster, launches_of(targets), under_replicated=False, hold_servers=held
-            )
-            children = [step for step in ensured.steps if not self._is_left_out(step)]
-            self._notes += [f"{failure.reason}: {failure.message}" for failure in ensured.failures]
+        looked = look(platform, probe.state_of(seen), resources, self._clock_ms())
+        self._notes += looked.problems
         return Situation(
-            observed,
+            looked.observed,
             resources,
             timing,
-            traits,
+            platform.traits,
             platform.restart_request(),
             probe.sizes_of(seen),
-            children,
+            [step for step in looked.children if not self._is_left_out(step)],
         )
 
     def _is_left_out(self, step: str) -> bool:
@@ -306,11 +288,3 @@ def _roles_of(cluster: BrokerCluster) -> FindRoles:
         return {member: ServerRole(known.get(member, ""), len(hosts) - 1) for member in hosts}
 
     return find
-
-
-def _clients(seen: Object) -> Clients:
-    groups = [
-        Group(each["group"], each["state"], each["coordinator"], each["members"], each["topics"])
-        for each in seen.get("groups", ())
-    ]
-    return Clients(groups, {int(broker): found for broker, found in seen.get("connections", {}).items()})

@@ -40,6 +40,7 @@ _PLURALS: Final = {
     "StatefulSet": ("apps/v1", "statefulsets"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
     "RoleBinding": ("rbac.authorization.k8s.io/v1", "rolebindings"),
+    "ValidatingWebhookConfiguration": ("admissionregistration.k8s.io/v1", "validatingwebhookconfigurations"),
     "StorageClass": ("storage.k8s.io/v1", "storageclasses"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "Ingress": ("networking.k8s.io/v1", "ingresses"),
@@ -219,7 +220,7 @@ class Api:
             "create", kind, path_of(kind, manifest["metadata"]["namespace"]), body=manifest
         )
 
-    async def merge(self, kind: str, namespace: str, name: str, patch: Object) -> Object:
+    async def merge(self, kind: str, namespace: str | None, name: str, patch: Object) -> Object:
         """A merge patch; with metadata.resourceVersion it applies to that version only."""
         return await self._patch(kind, path_of(kind, namespace, name), patch, "merge-patch")
 

@@ -156,12 +156,18 @@ def sizes_of(answer: Object) -> dict[PartitionKey, int]:
     return {(topic, number): size for topic, number, size in answer.get("sizes", ())}
 
 
-# ---- in a broker's pod
+# ---- by the settings of a broker
 
 
 def main(arguments: Sequence[str]) -> None:
-    """`probe.py SERVER.PROPERTIES METRICS`: with the address and security of the broker's own connections."""
-    settings = read_properties(Path(arguments[0]))
+    """`probe.py SERVER.PROPERTIES METRICS`"""
+    answer = probe_by(Path(arguments[0]), json.loads(arguments[1]))
+    sys.stdout.write(f"{json.dumps(answer)}\n")
+
+
+def probe_by(file: Path, metrics: Mapping[str, str]) -> Object:
+    """The answer of `probe`, with the address and the security of this broker's own connections."""
+    settings = read_properties(file)
     config = BrokerConfig.from_properties(settings)
     name = config.inter_broker_listener
     at = next(listener for listener in config.advertised_listeners if listener.name == name)
@@ -177,8 +183,7 @@ def main(arguments: Sequence[str]) -> None:
         **({"sasl.jaas.config": login} if login is not None else {}),
     }
     secured = {key: value for key, value in properties.items() if key.startswith(_SECURITY)}
-    answer = asyncio.run(probe([(at.host, at.port)], secured, json.loads(arguments[1])))
-    sys.stdout.write(f"{json.dumps(answer)}\n")
+    return asyncio.run(probe([(at.host, at.port)], secured, metrics))
 
 
 if __name__ == "__main__":

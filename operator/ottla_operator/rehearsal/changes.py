@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ottla_operator.conditions import iso_time
 from ottla_operator.rehearsal.rehearse import NOT_REHEARSED
 from ottla_operator.rehearsal.report import Change, changed_paths
 from ottla_operator.resources import AnyResource, BrokerCluster, Problem
@@ -40,8 +41,12 @@ def changed_resources(
     existing: Sequence[AnyResource],
     loaded: Loaded,
     problems_of: Callable[[AnyResource], Iterable[Problem]] = lambda resource: (),
+    *,
+    complete: bool = False,
+    now_ms: int = 0,
 ) -> ChangeSet:
-    """`problems_of`: errors of a spec on this platform. Raises Refused."""
+    """`problems_of`: errors of a spec on this platform; `complete`: resources that are not in the files are
+    deleted. Raises Refused."""
     problems = list(loaded.errors)
     for document in loaded.documents:
         problems += [f"{document.key}: {problem}" for problem in document.problems]
@@ -63,11 +68,17 @@ def changed_resources(
         if old is not None and not paths:
             after[new.key] = old
             continue
-        changes.append(Change(new.key, old is None, paths))
+        changes.append(Change(new.key, old is None, paths=paths))
         if isinstance(new, NOT_REHEARSED):
             notes.append(f"{new.key} changes; it restarts no broker, and its own steps are not rehearsed")
     if problems:
         raise Refused(problems)
+    named = {document.key for document in loaded.documents}
+    for key, old in members.items() if complete else ():
+        if key not in named:
+            metadata = old.metadata.model_copy(update={"deletion_timestamp": iso_time(now_ms)})
+            after[key] = old.model_copy(update={"metadata": metadata})
+            changes.append(Change(key, deleted=True))
     cluster = after.get(f"BrokerCluster/{name}")
     if not isinstance(cluster, BrokerCluster):
         raise Refused([f"BrokerCluster {name} does not exist, and is not in the files"])

@@ -81,6 +81,8 @@ class SimulatedBroker:
     ready_since_ms: int | None = None
     rack: str | None = None
     crashes: int = 0
+    pool: str = ""
+    delete_volume: bool = False
     after: BrokerLaunch | None = None
     """Of one that is being stopped: how the platform starts it again."""
 
@@ -286,6 +288,8 @@ class SimulatedCluster:
                 started_at_ms=broker.started_at_ms,
                 crashes=broker.crashes,
                 rack=broker.rack,
+                pool=broker.pool,
+                delete_volume=broker.delete_volume,
                 volume_loss=self.losses.get(broker.id),
                 process_started=broker.id not in self.lost,
                 message="its machine is gone" if broker.id in self.lost else "",
@@ -351,12 +355,15 @@ class SimulatedCluster:
             assert known is not None
             launch = known.launch
         self.log.append(f"start {broker} {launch.config_hash}")
+        pool = cluster.pool_of(broker)
         self.brokers[broker] = SimulatedBroker(
             broker,
             launch,
             changes_at_ms=self._ready_at_ms(broker),
             started_at_ms=self.now_ms,
-            rack=self.racks.get(broker),
+            rack=self.racks.get(broker, launch.static.get("broker.rack")),
+            pool=pool.name if pool is not None else known.pool if known is not None else "",
+            delete_volume=pool is not None and pool.spec.storage.delete_claim,
             crashes=known.crashes if known and known.launch.config_hash == launch.config_hash else 0,
         )
 

@@ -17,6 +17,8 @@ from typing import Final, NoReturn, TypeVar
 from ottla_operator.conditions import find, is_true
 from ottla_operator.planning.observed import (
     DriverInstance,
+    GroupQuery,
+    KafkaState,
     Observed,
     PartitionKey,
     Secret,
@@ -24,7 +26,19 @@ from ottla_operator.planning.observed import (
 )
 from ottla_operator.planning.pipeline_config import DriverLaunch
 from ottla_operator.planning.revision import PerBroker
-from ottla_operator.platform.interfaces import BrokerLaunch, Ensured, Environment, InvolvedObject
+from ottla_operator.planning.steps import KafkaStep
+from ottla_operator.platform.interfaces import (
+    Address,
+    BrokerLaunch,
+    Ensured,
+    Environment,
+    InvolvedObject,
+    Kafka,
+    Platform,
+    Recorder,
+    StepFailed,
+    Store,
+)
 from ottla_operator.reconcile import Reconciler
 from ottla_operator.rehearsal.model import (
     SimulatedBroker,
@@ -57,7 +71,7 @@ class Situation:
     resources: Sequence[AnyResource]
     """The resources after the change: the BrokerCluster, and those that refer to it."""
     timing: Timing = field(default_factory=Timing)
-    traits: Mapping[str, str] = field(default_factory=dict)
+    traits: Callable[[BrokerCluster], Mapping[str, str]] = lambda cluster: {}
     restart_request: str = ""
     sizes: Mapping[PartitionKey, int] = field(default_factory=dict)
     children: Sequence[str] = ()
@@ -146,6 +160,35 @@ class Loss:
     """What it does after the loss."""
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one reconciliation observes, and what it would do to the objects around the brokers."""
+
+    observed: Observed
+    children: Sequence[str]
+    problems: Sequence[str]
+
+
+def look(platform: Platform, kafka: KafkaState, resources: Sequence[AnyResource], now_ms: int) -> Look:
+    """Reconcile once over a platform that keeps what it writes to itself. Raises StepFailed."""
+    children: list[str] = []
+    problems: list[str] = []
+
+    def note(resource: str, kind: str, text: str, warning: bool) -> None:
+        if warning:
+            problems.append(f"{kind}: {text}")
+        elif kind == "Applied":
+            children.append(text)
+
+    environment = _environment(
+        _Looking(platform), _Described(kafka), _Store(resources), lambda: now_ms, _Recorder(note)
+    )
+    observed = asyncio.run(Reconciler(environment).reconcile()).observed
+    if observed is None:
+        raise StepFailed("NotObserved", "; ".join(problems) or "the brokers cannot be observed")
+    return Look(observed, children, problems)
+
+
 def rehearse(situation: Situation, watched: int | None = None) -> Rehearsal:
     """Run the change to its end. `watched`: the broker whose loss is to be rehearsed next."""
     return asyncio.run(_Run(situation, watched=watched).run())
@@ -169,7 +212,6 @@ def model_of(situation: Situation) -> SimulatedCluster:
     model.servers = list(observed.zookeeper.servers)
     model.servers_revision = observed.zookeeper.revision
     model.controller = kafka.controller_id
-    model.broker_traits = dict(situation.traits)
     model.restart_requested = situation.restart_request
     model.settings = dict(kafka.settings)
     model.quotas = {entity: dict(limits) for entity, limits in (kafka.quotas or {}).items()}
@@ -187,6 +229,8 @@ def model_of(situation: Situation) -> SimulatedCluster:
             ready_since_ms=(each.ready_since_ms or 0) if serves else None,
             rack=each.rack,
             crashes=each.crashes,
+            pool=each.pool,
+            delete_volume=each.delete_volume,
         )
     own = _default_min_isr(situation)
     model.min_isr_default = own
@@ -252,18 +296,10 @@ class _Run:
 
     async def run(self) -> Rehearsal:
         model, result = self._model, self._result
-        platform = _Platform(model, self._situation.children)
+        platform = _Platform(model, self._situation)
         reconciler = Reconciler(
-            Environment(
-                platform,
-                SimulatedKafka(model),
-                self._store,
-                _NoSecrets(),
-                _NoDrivers(),
-                lambda: model.now_ms,
-                _Recorder(self._record),
-                lambda n: bytes(n),
-                compute=_compute,
+            _environment(
+                platform, SimulatedKafka(model), self._store, lambda: model.now_ms, _Recorder(self._record)
             )
         )
         result.begin = health_of(model)
@@ -400,17 +436,27 @@ def names(keys: Sequence[PartitionKey] | frozenset[PartitionKey], shown: int = 6
 # ---- the operator's environment
 
 
+def _environment(
+    platform: Platform, kafka: Kafka, store: Store, clock_ms: Callable[[], int], recorder: Recorder
+) -> Environment:
+    return Environment(
+        *(platform, kafka, store, _NoSecrets(), _NoDrivers(), clock_ms, recorder),
+        random_bytes=bytes,
+        compute=_compute,
+    )
+
+
 class _Platform:
     """The model, and what the first reconciliation does to the objects around the brokers."""
 
-    def __init__(self, model: SimulatedCluster, children: Sequence[str]) -> None:
-        self._children = list(children)
+    def __init__(self, model: SimulatedCluster, situation: Situation) -> None:
+        self._children = list(situation.children)
+        self.traits = situation.traits
         self._model = model
         self.observe = model.observe
         self.addresses = model.addresses
         self.bootstrap = model.bootstrap
         self.listeners = model.listeners
-        self.traits = model.traits
         self.restart_request = model.restart_request
         self.ensure_zookeeper = model.ensure_zookeeper
         self.stop_zookeeper = model.stop_zookeeper
@@ -434,6 +480,49 @@ class _Platform:
         return ensured
 
 
+class _Looking:
+    """A platform on which no broker is started or stopped."""
+
+    def __init__(self, platform: Platform) -> None:
+        self.observe = platform.observe
+        self.addresses = platform.addresses
+        self.bootstrap = platform.bootstrap
+        self.listeners = platform.listeners
+        self.traits = platform.traits
+        self.restart_request = platform.restart_request
+        self.ensure_children = platform.ensure_children
+
+    async def ensure_zookeeper(self, cluster: BrokerCluster) -> None: ...
+
+    async def stop_zookeeper(self, cluster: BrokerCluster) -> None: ...
+
+    async def start_broker(
+        self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch | None
+    ) -> None: ...
+
+    async def stop_broker(
+        self, cluster: BrokerCluster, broker: int, after: BrokerLaunch | None = None
+    ) -> None: ...
+
+    async def remove_broker(self, cluster: BrokerCluster, broker: int, *, delete_volume: bool) -> None: ...
+
+    async def replace_broker(self, cluster: BrokerCluster, broker: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """The Admin API of a cluster that was described before."""
+
+    state: KafkaState
+
+    async def observe(
+        self, brokers: Sequence[Address], groups: Mapping[str, GroupQuery], *, access: bool = False
+    ) -> KafkaState:
+        return self.state
+
+    async def execute(self, step: KafkaStep) -> None: ...
+
+
 class _Store:
     """The resources in memory."""
 
@@ -442,6 +531,9 @@ class _Store:
 
     async def resources(self) -> Sequence[AnyResource]:
         return list(self.stored.values())
+
+    def withheld(self) -> Sequence[str]:
+        return ()
 
     async def update_status(self, resource: AnyResource, status: Status) -> None:
         self.stored[resource.key] = self.stored[resource.key].model_copy(update={"status": status})

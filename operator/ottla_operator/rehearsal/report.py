@@ -47,12 +47,22 @@ class Clients:
     """The number of connections of each broker, by listener."""
 
 
+def clients_of(answer: Object) -> Clients:
+    """The clients in an answer of `probe`."""
+    groups = [
+        Group(each["group"], each["state"], each["coordinator"], each["members"], each["topics"])
+        for each in answer.get("groups", ())
+    ]
+    return Clients(groups, {int(broker): found for broker, found in answer.get("connections", {}).items()})
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A resource that the change creates or alters, and the fields."""
+    """A resource that the change creates, deletes or alters, and the fields."""
 
     key: str
     created: bool = False
+    deleted: bool = False
     paths: Sequence[str] = ()
 
 
@@ -109,7 +119,12 @@ def json_of(planned: Planned) -> Object:
     report: Object = {
         "cluster": situation.cluster.metadata.name,
         "changes": [
-            {"resource": each.key, "created": each.created, "fields": list(each.paths)}
+            {
+                "resource": each.key,
+                "created": each.created,
+                "deleted": each.deleted,
+                "fields": list(each.paths),
+            }
             for each in planned.changes
         ],
         "warnings": [
@@ -212,7 +227,7 @@ def text_of(report: Object) -> str:
 
 def _lines(report: Object) -> Iterator[str]:
     for change in report["changes"]:
-        what = "create" if change["created"] else "change"
+        what = "create" if change["created"] else "delete" if change["deleted"] else "change"
         fields = f": {_listed(change['fields'])}" if change["fields"] and not change["created"] else ""
         yield f"{what} {change['resource']}{fields}"
     if not report["changes"]:
@@ -241,8 +256,7 @@ def _lines(report: Object) -> Iterator[str]:
         ("underMinIsr", "partitions that fall below min.insync.replicas"),
         ("offline", "partitions that go offline"),
     ):
-        found = [f"{each['partition']} (step {each['step']})" for each in partitions[name]]
-        yield f"{label}: {_listed(found) if found else 'none'}"
+        yield f"{label}: {_by_topic(partitions[name])}"
     yield from _headed("clients that notice:", [_client(each) for each in report["clients"]])
     if not report["completes"]:
         yield from _headed("it does not complete; it waits for:", report["waiting"])
@@ -275,8 +289,8 @@ def _loss_lines(loss: Object) -> Iterator[str]:
     after = loss["afterStep"]
     when = f"after step {after['number']}, {after['step']}" if after else "before the first step"
     yield f"if broker {loss['broker']} is lost for good at the worst moment ({when}):"
-    yield f"   below min.insync.replicas: {_listed(loss['underMinIsr']) if loss['underMinIsr'] else 'none'}"
-    yield f"   offline: {_listed(loss['offline']) if loss['offline'] else 'none'}"
+    yield f"   below min.insync.replicas: {_by_topic([{'partition': each} for each in loss['underMinIsr']])}"
+    yield f"   offline: {_by_topic([{'partition': each} for each in loss['offline']])}"
     if loss["waits"]:
         yield "   the operator waits:"
         yield from (f"      {reason}" for reason in loss["waiting"])
@@ -302,6 +316,26 @@ def _headed(head: str, lines: Sequence[str]) -> Iterator[str]:
         yield ""
         yield head
         yield from (f"   {line}" for line in lines)
+
+
+def _by_topic(found: Sequence[Object]) -> str:
+    """`orders 0, 1, 2 (from step 4); clicks 0 (from step 7)`; of many partitions, their number."""
+    numbers: dict[str, list[int]] = {}
+    begins: dict[str, int] = {}
+    for each in found:
+        topic, _, number = each["partition"].rpartition("-")
+        numbers.setdefault(topic, []).append(int(number))
+        if "step" in each:
+            begins[topic] = min(each["step"], begins.get(topic, each["step"]))
+    parts = [
+        f"{topic} "
+        + (", ".join(map(str, sorted(of))) if len(of) <= _SHOWN else f"({len(of)} partitions)")
+        + (f", from step {begins[topic]}" if topic in begins else "")
+        for topic, of in sorted(numbers.items())
+    ]
+    return (
+        "; ".join(parts[:_SHOWN]) + (f"; {len(parts) - _SHOWN} more topics" * (len(parts) > _SHOWN)) or "none"
+    )
 
 
 def _listed(found: Sequence[str]) -> str:
@@ -341,7 +375,9 @@ def broker_of(text: str | None) -> int | None:
 
 
 def timing_of(
-    situation_brokers: Sequence[tuple[int | None, int | None]], throttle: int | None
+    situation_brokers: Sequence[tuple[int | None, int | None]],
+    throttle: int | None,
+    assumed_start_ms: int = 20_000,
 ) -> tuple[Timing, list[str]]:
     """The timing of a rehearsal, and what it stands on. `situation_brokers`: (started, ready since) of each
     running broker, in ms; `throttle`: bytes per second and broker."""
@@ -350,7 +386,7 @@ def timing_of(
         for started, ready in situation_brokers
         if started is not None and ready is not None and 0 < ready - started < _LONGEST_START_MS
     )
-    start_ms = lasted[len(lasted) // 2] if lasted else _START_MS
+    start_ms = lasted[len(lasted) // 2] if lasted else assumed_start_ms
     rate = throttle or _BYTES_PER_S
     timing = Timing(start_ms, _STOP_MS, _CATCH_UP_MS, _MOVE_MS, _SERVER_MS, float(rate))
     source = f"measured: the last starts of {len(lasted)} brokers" if lasted else "assumed"
@@ -364,7 +400,6 @@ def timing_of(
     ]
 
 
-_START_MS: Final = 20_000
 _STOP_MS: Final = 5_000
 _CATCH_UP_MS: Final = 10_000
 _MOVE_MS: Final = 2_000
