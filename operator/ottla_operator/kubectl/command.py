@@ -81,9 +81,10 @@ class Kubectl:
 
     def namespace(self) -> str:
         """The namespace of the flags, or that of the context."""
-        given = [each for each in self._command if each.startswith("--namespace=")]
+        flags = list(zip(self._command, self._command[1:], strict=False))
+        given = [value for name, value in flags if name == "--namespace"]
         if given:
-            return given[-1].partition("=")[2]
+            return given[-1]
         return self.run("config", "view", "--minify", "-o", "jsonpath={..namespace}").strip() or "default"
 
     def items(self, *arguments: str) -> list[dict[str, Any]]:

@@ -21,10 +21,10 @@ from urllib.parse import urlencode
 import click
 
 from ottla_operator.kubernetes import naming, observing
-from ottla_operator.kubernetes.api import Api, ApiError, Forbidden, NotFound, Object
+from ottla_operator.kubernetes.api import Api, ApiError, Forbidden, Invalid, NotFound, Object
 from ottla_operator.kubernetes.command import images_from
 from ottla_operator.kubernetes.manifests_brokers import METRICS_PORT
-from ottla_operator.kubernetes.manifests_common import Images
+from ottla_operator.kubernetes.manifests_common import Images, difference
 from ottla_operator.kubernetes.platform import KubernetesPlatform
 from ottla_operator.kubernetes.store import problems_on_kubernetes
 from ottla_operator.kubernetes.zookeeper_client import FindRoles
@@ -75,11 +75,23 @@ class ReadingApi(Api):
         named = [part for part in path.split("/") if part]
         name = named[-2] if named[-1] == "status" else named[-1]
         if isinstance(body, dict) and body.get("kind"):
+            if kind == "StatefulSet":
+                self._check_volumes(path, body)
             made = copy.deepcopy(body)
             made["metadata"] = {"resourceVersion": "0", "uid": f"planned-{name}", **made["metadata"]}
             return made
         live = self._read("get", kind, path, {})
         return _merged(live, body) if isinstance(body, dict) else live
+
+    def _check_volumes(self, path: str, body: Object) -> None:
+        """Refuse other volumes, as the API server does. Raises Invalid."""
+        try:
+            live = self._read("get", "StatefulSet", path, {})
+        except NotFound:
+            return
+        name = "volumeClaimTemplates"
+        if difference({name: live["spec"].get(name, [])}, {name: body["spec"].get(name, [])}):
+            raise Invalid(422, "Invalid", "spec: Forbidden: updates to statefulset spec are forbidden")
 
     def _read(self, verb: str, kind: str, path: str, query: Mapping[str, str]) -> Object:
         at = f"{path}?{urlencode(query)}" if query else path

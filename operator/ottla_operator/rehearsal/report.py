@@ -16,6 +16,7 @@ from ottla_operator.planning.observed import PartitionKey, partition_name
 from ottla_operator.rehearsal.model import Timing
 from ottla_operator.rehearsal.rehearse import Loss, Rehearsal, Situation, Step
 from ottla_operator.resources import AnyResource
+from ottla_operator.resources.cluster import INTER_BROKER_LISTENER
 
 Object = dict[str, Any]
 
@@ -87,9 +88,9 @@ class Planned:
 
 def changed_paths(old: AnyResource | None, new: AnyResource) -> list[str]:
     """The fields of the spec that differ, and the operator's annotations."""
-    before = old.model_dump(by_alias=True, exclude_unset=True) if old is not None else {}
-    after = new.model_dump(by_alias=True, exclude_unset=True)
-    found = list(_differing(before.get("spec", {}), after["spec"], "spec"))
+    # With defaults, which the API server has written into the old one.
+    before = old.spec.model_dump(by_alias=True) if old is not None else {}
+    found = list(_differing(before, new.spec.model_dump(by_alias=True), "spec"))
     earlier, later = (
         {name: value for name, value in each.metadata.annotations.items() if name.startswith("ottla.dev/")}
         if each is not None
@@ -198,7 +199,7 @@ def _noticing(planned: Planned, restarted: Sequence[int]) -> Iterator[Object]:
             yield {"group": group.id, "members": list(group.members), "why": why}
     for broker in dict.fromkeys(restarted):
         for listener, count in sorted(planned.clients.connections.get(broker, {}).items()):
-            if count:
+            if count and listener.lower() != INTER_BROKER_LISTENER:
                 why = [f"broker {broker} restarts"]
                 yield {"broker": broker, "listener": listener, "connections": count, "why": why}
 
