@@ -252,10 +252,10 @@ def test_the_text_says_what_the_json_says() -> None:
 def test_a_setting_with_a_typing_error_is_a_warning_of_the_report() -> None:
     planned = planned_roll()
     cluster = planned.situation.cluster
-    spec = {"replicas": 3, "config": {"num.partitons": 3}}
+    spec = {"replicas": 3, "config": {"num.partition.s": 3}}
     wrong, _ = parse_resource("BrokerCluster", {"name": "demo"}, spec)
     assert wrong is not None
     others = [each for each in planned.situation.resources if each is not cluster]
     situation = replace(planned.situation, resources=[wrong, *others])
     report = json_of(replace(planned, situation=situation))
-    assert any("num.partitons" in warning for warning in report["warnings"])
+    assert any("num.partition.s" in warning for warning in report["warnings"])
