@@ -293,6 +293,11 @@ def test_the_pool_of_a_broker_is_recorded_and_kept_when_the_pool_is_deleted(
     asyncio.run(fixture.platform.stop_broker(own, 1000))
     asyncio.run(fixture.platform.start_broker(own, 1000, None))
     assert (observed().pool, observed().delete_volume) == ("fast", True), "started without its pool"
+    assert fixture.platform.kept_volumes() == {}
+    (fixture.data / "brokers" / "1000" / "data").mkdir()
+    FakeProcess.last.end(0)
+    asyncio.run(fixture.platform.remove_broker(own, 1000, delete_volume=False))
+    assert fixture.platform.kept_volumes() == {1000: ""}
 
 
 # ---- secured clusters

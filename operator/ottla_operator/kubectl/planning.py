@@ -281,6 +281,7 @@ class Planner:
             platform.traits,
             platform.restart_request(),
             probe.sizes_of(seen),
+            platform.kept_volumes(),
             [step for step in looked.children if not self._is_left_out(step)],
         )
 

@@ -74,6 +74,7 @@ class Situation:
     traits: Callable[[BrokerCluster], Mapping[str, str]] = lambda cluster: {}
     restart_request: str = ""
     sizes: Mapping[PartitionKey, int] = field(default_factory=dict)
+    kept_volumes: Mapping[int, str] = field(default_factory=dict)
     children: Sequence[str] = ()
     """What the first reconciliation does to the objects around the brokers."""
     restarts: bool = True
@@ -216,6 +217,7 @@ def model_of(situation: Situation) -> SimulatedCluster:
     model.settings = dict(kafka.settings)
     model.quotas = {entity: dict(limits) for entity, limits in (kafka.quotas or {}).items()}
     model.groups = dict(kafka.groups)
+    model.kept = dict(situation.kept_volumes)
     model.sizes = dict(situation.sizes)
     for broker, each in observed.brokers.items():
         serves = observed.in_service(broker)
@@ -454,6 +456,7 @@ class _Platform:
         self.traits = situation.traits
         self._model = model
         self.observe = model.observe
+        self.kept_volumes = model.kept_volumes
         self.addresses = model.addresses
         self.bootstrap = model.bootstrap
         self.listeners = model.listeners
@@ -485,6 +488,7 @@ class _Looking:
 
     def __init__(self, platform: Platform) -> None:
         self.observe = platform.observe
+        self.kept_volumes = platform.kept_volumes
         self.addresses = platform.addresses
         self.bootstrap = platform.bootstrap
         self.listeners = platform.listeners

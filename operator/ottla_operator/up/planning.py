@@ -51,7 +51,10 @@ def plan_files(files: Path, data: Path, port: int, fail: int | None = None) -> P
 
     def situation(resources: Sequence[AnyResource]) -> Situation:
         sizes = probe.sizes_of(answer)
-        return Situation(observed, resources, timing, platform.traits, sizes=sizes, restarts=False)
+        kept = platform.kept_volumes()
+        return Situation(
+            *(observed, resources, timing, platform.traits), sizes=sizes, kept_volumes=kept, restarts=False
+        )
 
     pending = tuple(rehearse(situation(change.before)).steps)
     rehearsal = rehearse(situation(change.after), fail)
