@@ -47,7 +47,15 @@ from ottla_operator.planning.steps import (
     ResetOffsets,
     SetScramCredential,
 )
-from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, Environment, Loads, StepFailed
+from ottla_operator.platform.interfaces import (
+    Address,
+    Backups,
+    BrokerLaunch,
+    Ensured,
+    Environment,
+    Loads,
+    StepFailed,
+)
 from ottla_operator.reconcile import Reconciler, is_ready
 from ottla_operator.resources import AnyResource, BrokerCluster, Pipeline
 from ottla_operator.resources.cluster import ListenerStatus
@@ -617,6 +625,7 @@ class OperatorSimulation:
         self.secrets = FakeSecrets()
         self.drivers = FakeDrivers()
         self.loads: Loads | None = None
+        self.backups: Backups | None = None
 
     def apply(self, kind: str, name: str, spec: Mapping[str, object], **annotations: str) -> None:
         self.store.apply(kind, name, spec, **annotations)
@@ -647,6 +656,7 @@ class OperatorSimulation:
                 self.drivers,
                 lambda: self.cluster.now_ms,
                 loads=self.loads,
+                backups=self.backups,
             )
         )
         result = asyncio.run(reconciler.reconcile())
