@@ -90,7 +90,7 @@ class Reconciler:
             return result
         result.observed = observed
         pools = [r for r in members if isinstance(r, BrokerPool) and not r.metadata.deleting]
-        cluster = cluster.with_pools(assign_brokers(cluster, pools, observed))
+        cluster = cluster.with_pools(assign_brokers(cluster, pools, observed, self._platform.kept_volumes()))
         traits = self._platform.traits(cluster)
         upgrade = plan_upgrade(cluster.spec, cluster.broker_ids, observed, traits, cluster.status.upgrade)
         restarts = handled_restarts(cluster, observed, self._platform.restart_request())

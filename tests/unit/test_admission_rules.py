@@ -117,12 +117,40 @@ def pipeline(only_webhook: str = "", name: str = "demo", **spec: Any) -> Case:
 
 
 CERTIFICATE: Final = {"brokerCertChainAndKey": {"secretName": "own"}}
+ISSUER: Final = {"issuerRef": {"name": "ours"}}
 SECRET: Final = {
     "type": "scram-sha-512",
     "password": {"valueFrom": {"secretKeyRef": {"name": "demo", "key": "x"}}},
 }
 
+OAUTH: Final = {"type": "oauth", "validIssuerUri": "https://idp", "jwksEndpointUri": "https://idp/keys"}
+CUSTOM: Final = {"type": "custom", "sasl": True}
+
+
+def authenticated(only_webhook: str = "", **authentication: Any) -> Case:
+    return cluster(only_webhook, listeners=[listener(tls=True, authentication=authentication)])
+
+
+def trusted(**source: str) -> Case:
+    return authenticated(**OAUTH, tlsTrustedCertificates=[source])
+
+
 CASES: Final = (
+    authenticated(type="oauth", validIssuerUri="https://idp"),
+    authenticated(**{**OAUTH, "jwksEndpointUri": "file:/etc/passwd"}),
+    authenticated(**OAUTH, checkAudience=True),
+    authenticated(**OAUTH, sasl=True),
+    authenticated(type="tls", clientId="x"),
+    authenticated(type="custom"),
+    trusted(certificate="ca.crt"),
+    trusted(secretName="a", configMapName="b", certificate="ca.crt"),
+    trusted(secretName="a"),
+    authenticated(SETTINGS, **CUSTOM),
+    authenticated(SETTINGS, **CUSTOM, listenerConfig={"ssl.keystore.type": "PEM"}),
+    authenticated(SETTINGS, **CUSTOM, listenerConfig={"num.io.threads": 4}),
+    authenticated(
+        SETTINGS, **CUSTOM, listenerConfig={"sasl.enabled.mechanisms": "GSSAPI", "ssl.client.auth": 4}
+    ),
     cluster(SETTINGS, config={"num.io.threads": "many"}),
     Case("BrokerPool", {**REF, "replicas": 1}, name="with.dot"),
     Case("BrokerPool", {**REF, "replicas": 1}, name="a" * 64),
@@ -147,6 +175,8 @@ CASES: Final = (
     cluster(listeners=[listener(port=9091)]),
     cluster(listeners=[listener(authentication={"type": "tls"})]),
     cluster(listeners=[listener(configuration=CERTIFICATE)]),
+    cluster(listeners=[listener(configuration=ISSUER)]),
+    cluster(listeners=[listener(tls=True, configuration={**CERTIFICATE, **ISSUER})]),
     access("internal", publishNotReadyAddresses=True),
     access("nodeport", bootstrap={"loadBalancerIP": "10.0.0.1"}),
     access("nodeport", brokers=[{"broker": 0, "host": "x.example"}]),
@@ -168,6 +198,7 @@ CASES: Final = (
     backup(destination="file:///tmp"),
     cluster(backup={"destination": "s3://b"}),
     cluster(clusterCa={"renewalDays": 365}),
+    cluster(clientsCa={**ISSUER, "generateCertificateAuthority": False}),
     cluster(clientsCa={"validityDays": 30}),
     cluster(authorization={"type": "simple", "superUsers": ["a;b"]}),
     cluster(authorization={"type": "simple", "superUsers": [" "]}),

@@ -196,8 +196,8 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
         ),
         (
             "BrokerCluster",
-            {"replicas": 1, "listeners": [{**SECURE, "authentication": {"type": "oauth"}}]},
-            "spec.listeners[0].authentication.type: 'oauth' is not allowed",
+            {"replicas": 1, "listeners": [{**SECURE, "authentication": {"type": "kerberos"}}]},
+            "spec.listeners[0].authentication.type: 'kerberos' is not allowed",
         ),
         (
             "BrokerCluster",

@@ -132,6 +132,7 @@ class SimulatedCluster:
         """None: there is no authorizer."""
         self.describes_access = True
         self.losses: dict[int, VolumeLoss] = {}
+        self.kept: dict[int, str] = {}
         self.step_failures: dict[type, StepFailed] = {}
         self._ids = itertools.count(1)
 
@@ -237,6 +238,9 @@ class SimulatedCluster:
             for broker in self.brokers.values()
         }
         return ZooKeeperState(self.zookeeper, "zk:2181"), instances
+
+    def kept_volumes(self) -> Mapping[int, str]:
+        return self.kept
 
     def addresses(self, cluster: BrokerCluster, brokers: Collection[int]) -> Sequence[Address]:
         return [("host", 9092 + broker) for broker in sorted(brokers)]

@@ -21,7 +21,7 @@ from ottla_operator.kubernetes.listeners import (
 from ottla_operator.kubernetes.manifests_common import Manifest, build, digest
 from ottla_operator.kubernetes.observing import Listed, annotations_of, configs_of
 from ottla_operator.planning import cluster_secrets
-from ottla_operator.planning.certificates import Pair, end_ms
+from ottla_operator.planning.certificates import Pair, certificates_in, end_ms
 from ottla_operator.planning.cluster_secrets import Data, certificate_secret
 from ottla_operator.planning.given_certificates import CA_CERTIFICATE
 from ottla_operator.resources import BrokerCluster
@@ -96,19 +96,42 @@ def build_secret(cluster: BrokerCluster, name: str, data: Data) -> Manifest:
     return build(cluster, "v1", "Secret", name, naming.SECURITY, {"type": "Opaque", "data": encoded})
 
 
+def build_bundle(cluster: BrokerCluster, trusted: Mapping[str, bytes]) -> Manifest:
+    """The ConfigMap with what clients must trust: ca.crt for all listeners, and an entry for each. `trusted`:
+    by listener."""
+    every = dict.fromkeys(pem for bundle in trusted.values() for pem in certificates_in(bundle))
+    data = {
+        CA_CERTIFICATE: b"".join(every),
+        **{f"{name}.listener.crt": bundle for name, bundle in trusted.items()},
+    }
+    texts = {entry: content.decode() for entry, content in data.items() if content}
+    labels = {naming.BUNDLE_LABEL: cluster.metadata.name}
+    name = naming.bundle_name(cluster.metadata.name)
+    return build(cluster, "v1", "ConfigMap", name, naming.SECURITY, {"data": texts}, labels=labels)
+
+
 def trusted(listed: Listed, cluster: str) -> str:
     """The authorities' certificates that clients of the brokers trust, in PEM; "" while there are none."""
     return cluster_secrets.cluster_trust(cluster, data_of(listed)).decode()
 
 
-def listeners_in_use(listed: Listed, cluster: BrokerCluster) -> set[str]:
-    """The listeners whose own certificate a broker's ConfigMap names."""
-    lines = (
-        line
-        for config in configs_of(listed, cluster.metadata.name).values()
-        for line in str((config.get("data") or {}).get(naming.PROPERTIES, "")).splitlines()
+def config_maps_of(listed: Listed) -> dict[str, Data]:
+    """The content of the listed ConfigMaps."""
+    return {
+        name: {
+            **{entry: text.encode() for entry, text in (item.get("data") or {}).items()},
+            **_decoded(item.get("binaryData") or {}),
+        }
+        for name, item in listed.objects.get("ConfigMap", {}).items()
+    }
+
+
+def files_in_use(listed: Listed, cluster: BrokerCluster) -> set[str]:
+    """The files of listeners that a broker's ConfigMap names."""
+    configs = configs_of(listed, cluster.metadata.name).values()
+    return cluster_secrets.files_in_use(
+        str((config.get("data") or {}).get(naming.PROPERTIES, "")) for config in configs
     )
-    return cluster_secrets.listeners_in_use(lines)
 
 
 def client_properties(listed: Listed, cluster: str) -> dict[str, str]:

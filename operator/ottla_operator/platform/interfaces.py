@@ -92,6 +92,11 @@ class Platform(Protocol):
 
     async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]: ...
 
+    def kept_volumes(self) -> Mapping[int, str]:
+        """The volumes of removed brokers of BrokerPools, as `observe` found them: the pool of each by broker
+        id; "" when it is not known."""
+        ...
+
     def addresses(self, cluster: BrokerCluster, brokers: Collection[int]) -> Sequence[Address]:
         """The addresses at which the operator reaches these brokers."""
         ...

@@ -21,12 +21,14 @@ from ottla_operator.planning.cluster_secrets import (
     OPERATOR,
     brokers_secret,
     clients_trust,
+    files_in_use,
+    given_config_maps,
     given_secrets,
     listener_file,
-    listeners_in_use,
     operator_secret,
     plan_secrets,
     secret_names,
+    trusted_file,
 )
 from ottla_operator.planning.given_certificates import finding_of
 from ottla_operator.planning.listener_security import (
@@ -47,6 +49,20 @@ from ottla_operator.resources.cluster import Listener, ListenerStatus
 PORTS_APART: Final = 100
 _OWNER: Final = ".owner"
 _TRUSTED: Final = "ssl.truststore.location"
+
+
+def _without_issuers(cluster: BrokerCluster) -> BrokerCluster:
+    """The cluster as if nothing had an issuer: there is no cert-manager."""
+    without = [
+        one.model_copy(update={"configuration": one.configuration.model_copy(update={"issuer_ref": None})})
+        for one in cluster.spec.listeners
+    ]
+    of_authorities = {
+        name: getattr(cluster.spec, name).model_copy(update={"issuer_ref": None})
+        for name in ("cluster_ca", "clients_ca")
+    }
+    spec = cluster.spec.model_copy(update={"listeners": without, **of_authorities})
+    return cluster.model_copy(update={"spec": spec})
 
 
 class SecretFiles:
@@ -70,9 +86,14 @@ class SecretFiles:
         """The content of the existing Secrets among `names`."""
         return {name: self._read(name).data for name in names if self.path(name).is_dir()}
 
-    def _read(self, name: str) -> Secret:
+    def config_maps(self, names: Iterable[str]) -> Mapping[str, Mapping[str, bytes]]:
+        """The same for ConfigMaps, which are folders beside that of the Secrets."""
+        folders = {name: self._folder.parent / "configmaps" / name for name in names}
+        return {name: self._read(name, folder).data for name, folder in folders.items() if folder.is_dir()}
+
+    def _read(self, name: str, folder: Path | None = None) -> Secret:
         data, versions = {}, []
-        for path in sorted(self.path(name).iterdir()):
+        for path in sorted((folder or self.path(name)).iterdir()):
             if path.is_file() and not path.name.startswith("."):
                 data[path.name] = path.read_bytes()
                 status = path.stat()
@@ -139,7 +160,7 @@ class LocalSecurity:
 
     def listeners(self, cluster: BrokerCluster) -> Sequence[ListenerStatus]:
         """`status.listeners`: the bootstrap servers and trusted certificates of each listener."""
-        found = []
+        found, cluster = [], _without_issuers(cluster)
         for number, listener in enumerate(listeners_of(cluster)):
             ports = [self.client_ports(cluster, broker)[number] for broker in cluster.broker_ids]
             trusted = [data] if listener.tls and (data := self._trusted(cluster, listener)) else []
@@ -160,11 +181,12 @@ class LocalSecurity:
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
         """The parts of the revision that affect local brokers: ports and types of listeners are for
         Kubernetes only."""
+        cluster = _without_issuers(cluster)
         spec = cluster.spec
         listeners = [
             {
                 **listener.model_dump(exclude={"port", "type", "configuration"}),
-                **({"keystore": "own"} if listener.own_certificate is not None else {}),
+                **({"keystore": "own"} if listener.has_own_certificate else {}),
             }
             for listener in listeners_of(cluster)
         ]
@@ -174,6 +196,7 @@ class LocalSecurity:
     def settings(self, cluster: BrokerCluster, broker: int) -> dict[str, str]:
         """The security and listener settings of one broker, without the inter-broker listener
         (`with_inter_broker_port`)."""
+        cluster = _without_issuers(cluster)
         name, listeners = cluster.metadata.name, listeners_of(cluster)
         files = SecurityFiles(
             keystore=str(self._secrets.path(brokers_secret(name), f"{_file(broker)}.pem")),
@@ -182,6 +205,7 @@ class LocalSecurity:
             listener_keystore=lambda one: str(
                 self._secrets.path(brokers_secret(name), f"{listener_file(one)}.pem")
             ),
+            listener_trusted=lambda one: str(self._secrets.path(brokers_secret(name), trusted_file(one))),
         )
         ports = self.client_ports(cluster, broker)
         own = [
@@ -204,11 +228,21 @@ class LocalSecurity:
     ) -> Ensured:
         """Write the Secrets of authorities and certificates that are due. `used`: values of the settings that
         brokers run with. Raises StepFailed."""
+        cluster = _without_issuers(cluster)
         found = self._secrets.data_of([*secret_names(cluster.metadata.name), *given_secrets(cluster)])
         names = {_file(broker): (self._host, "localhost") for broker in brokers}
         hosts = {listener.name: [self._host] for listener in listeners_of(cluster)}
-        in_use = listeners_in_use(used)
-        planned = plan_secrets(cluster, names, found, now_ms, self._random_bytes, hosts=hosts, in_use=in_use)
+        config_maps = self._secrets.config_maps(given_config_maps(cluster))
+        planned = plan_secrets(
+            cluster,
+            names,
+            found,
+            now_ms,
+            self._random_bytes,
+            hosts=hosts,
+            in_use=files_in_use(used),
+            config_maps=config_maps,
+        )
         for name, data in planned.data.items():
             if found.get(name) != data:
                 await self._secrets.put(cluster, name, data)
@@ -249,6 +283,7 @@ class ClientFiles:
         """Write the files that have changed. Yields each user with a Secret, and a line that describes its
         connection."""
         kept = set()
+        cluster = _without_issuers(cluster)
         for user in users:
             properties = self._properties(cluster, user)
             if not properties:
@@ -283,7 +318,7 @@ class ClientFiles:
         properties = {"bootstrap.servers": status.bootstrap_servers if status is not None else ""}
         if listener.tls:
             trusted = self._secrets.path(brokers_secret(cluster.metadata.name), CLUSTER_CA)
-            if listener.own_certificate is not None and status is not None and status.certificates:
+            if listener.has_own_certificate and status is not None and status.certificates:
                 trusted = (self._folder / f"{listener.name}.crt").absolute()
                 self._write(trusted, "".join(status.certificates))
             properties |= {"ssl.truststore.type": "PEM", _TRUSTED: str(trusted)}
