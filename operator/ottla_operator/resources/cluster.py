@@ -10,6 +10,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from ottla.metadata.inter_broker import VERSIONS
 from ottla_operator.resources.authentication import ListenerAuthentication
+from ottla_operator.resources.backup import BackupSpec, BackupStatus, backup_problems
 from ottla_operator.resources.common import (
     AGE,
     APPROVE_ANNOTATION,
@@ -583,6 +584,11 @@ class BrokerClusterSpec(Model):
         default=None,
         description="The default quotas of client ids; removed with this field.",
     )
+    backup: BackupSpec | None = Field(
+        default=None,
+        description="Backups of the metadata: topics, settings, ACLs, quotas and offsets, without records "
+        "and passwords. Default: none.",
+    )
     topic_defaults: TopicDefaults = Field(
         default_factory=TopicDefaults, description="What holds for Topics that do not say it themselves."
     )
@@ -607,6 +613,8 @@ class PoolBrokers:
     spec: BrokerClusterSpec
     """The spec of the cluster, with the pool's values in it."""
     rack: str | None = None
+    is_changed: bool = False
+    """The operator has not reconciled the newest BrokerPool yet."""
 
 
 class BrokerStatus(Model):
@@ -838,6 +846,7 @@ class BrokerClusterStatus(Status):
     default_quotas: Limits | None = Field(
         default=None, description="The default quotas that the operator has set and must remove."
     )
+    backup: BackupStatus | None = Field(default=None, description="The backups of the metadata.")
     managed_settings: list[str] = Field(default_factory=list, description=MANAGED_SETTINGS)
     unmanaged_settings: list[UnmanagedSetting] = Field(
         default_factory=list, description=UNMANAGED_SETTINGS, json_schema_extra=LISTED_BY_NAME
@@ -940,6 +949,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             if name.startswith(_ZOOKEEPER_SECURITY):
                 message = "is set by the operator for its own ZooKeeper; it is allowed with zookeeper.connect"
                 yield Problem(f"spec.config[{name}]", message)
+        yield from backup_problems(self.spec.backup, "spec.backup")
         yield from topic_settings_problems("spec.topicDefaults.config", self.spec.topic_defaults.config)
         yield from self._listener_problems()
         yield from self._security_problems()
