@@ -613,6 +613,8 @@ class PoolBrokers:
     spec: BrokerClusterSpec
     """The spec of the cluster, with the pool's values in it."""
     rack: str | None = None
+    is_changed: bool = False
+    """The operator has not reconciled the newest BrokerPool yet."""
 
 
 class BrokerStatus(Model):
