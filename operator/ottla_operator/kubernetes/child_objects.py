@@ -32,10 +32,11 @@ from ottla_operator.kubernetes.managed_fields import (
     with_values_of,
     without,
 )
-from ottla_operator.kubernetes.manifests_common import Manifest, difference
+from ottla_operator.kubernetes.manifests_common import Manifest, claim_owner, difference
 from ottla_operator.kubernetes.observing import Listed, Object, annotations_of, name_of, uid_of
 from ottla_operator.kubernetes.volumes import growth
 from ottla_operator.platform.interfaces import Ensured, StepFailed
+from ottla_operator.resources import BrokerCluster, Pipeline
 
 log = logging.getLogger(__name__)
 
@@ -319,6 +320,18 @@ class ChildObjects:
     async def grow(self, claim: Object, size: str | int) -> str:
         await self.patch("PersistentVolumeClaim", claim, growth(size), "VolumeNotGrown")
         return f"grow volume {name_of(claim)} to {size}"
+
+    async def own_claim(self, owner: BrokerCluster | Pipeline, claim: Object, *, delete: bool) -> str:
+        """Have the claim deleted with its BrokerCluster or Pipeline, or not. A StatefulSet's own policy would
+        delete it whenever a user deletes the StatefulSet."""
+        owners = list(claim["metadata"].get("ownerReferences") or ())
+        wanted = [each for each in owners if each.get("uid") != owner.metadata.uid]
+        wanted += [claim_owner(owner)] if delete else []
+        if wanted == owners:
+            return ""
+        patch = {"metadata": {"ownerReferences": wanted}}
+        await self.patch("PersistentVolumeClaim", claim, patch, "ClaimNotOwned")
+        return f"{'delete' if delete else 'keep'} {name_of(claim)} when the {owner.kind} is deleted"
 
     async def delete_pod(self, pod: Object) -> None:
         await self._delete_this("Pod", pod)

@@ -100,6 +100,7 @@ class KubernetesDrivers:
         if claim is not None and storage is not None:
             if volumes.is_smaller(claim, storage.size):
                 await ensured.attempt(self._objects.grow(claim, storage.size))
+            await ensured.attempt(self._objects.own_claim(pipeline, claim, delete=storage.delete_claim))
             found = volumes.differences([claim], storage.size, storage.storage_class, "spec.storage")
             ensured.findings += volumes.finding_of(found)
         ensured.findings += self._objects.findings(manifests)

@@ -34,7 +34,7 @@ from ottla_operator.kubernetes.child_objects import ChildObjects
 from ottla_operator.kubernetes.external_access import ROUTE_KINDS, TLS_ROUTE_API, AddressPending
 from ottla_operator.kubernetes.listeners import Advertised
 from ottla_operator.kubernetes.managed_fields import foreign_fields
-from ottla_operator.kubernetes.manifests_common import Images, Manifest, claim_owner, is_of_former
+from ottla_operator.kubernetes.manifests_common import Images, Manifest, is_of_former
 from ottla_operator.kubernetes.observing import Object, annotations_of, name_of, uid_of
 from ottla_operator.kubernetes.zookeeper_client import FindRoles, SetAcls, roles_of, set_acls
 from ottla_operator.kubernetes.zookeeper_planning import (
@@ -593,17 +593,7 @@ class KubernetesPlatform:
             (naming.ZOOKEEPER, manifests_zookeeper.managed(cluster).storage),
         ):
             for claim in self._claims(component):
-                await ensured.attempt(self._own_claim(cluster, claim, storage.delete_claim))
-
-    async def _own_claim(self, cluster: BrokerCluster, claim: Object, delete: bool) -> str:
-        owners = list(claim["metadata"].get("ownerReferences") or ())
-        wanted = [owner for owner in owners if owner.get("uid") != cluster.metadata.uid]
-        wanted += [claim_owner(cluster)] if delete else []
-        if wanted == owners:
-            return ""
-        patch = {"metadata": {"ownerReferences": wanted}}
-        await self._objects.patch("PersistentVolumeClaim", claim, patch, "ClaimNotOwned")
-        return f"{'delete' if delete else 'keep'} {name_of(claim)} when the BrokerCluster is deleted"
+                await ensured.attempt(self._objects.own_claim(cluster, claim, delete=storage.delete_claim))
 
     def _volume_findings(self, cluster: BrokerCluster) -> list[Finding]:
         return volumes.finding_of(
