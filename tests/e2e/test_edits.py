@@ -103,6 +103,10 @@ def child_edit(content: Object, source: random.Random) -> list[Object]:
 _NOT_CONTENT = ("apiVersion", "kind", "metadata", "status")
 
 
+def _content(found: Object) -> Object:
+    return {part: value for part, value in found.items() if part not in _NOT_CONTENT}
+
+
 def _is_scalar(value: Any) -> bool:
     return not isinstance(value, dict | list)
 
@@ -149,8 +153,7 @@ class Edits:
     # ---- objects of the operator
 
     def _content(self, kind: str, name: str) -> Object:
-        found = self._kube.get(kind, name, self._cluster.namespace) or {}
-        return {part: value for part, value in found.items() if part not in _NOT_CONTENT}
+        return _content(self._kube.get(kind, name, self._cluster.namespace) or {})
 
     def _edit_child(self) -> str:
         kind, name = self._random.choice(self._children)
@@ -160,14 +163,17 @@ class Edits:
             return self._wait_restored(kind, name, "deleted")
         patch = child_edit(self._before[kind, name], self._random)
         try:
-            self._patch(kind, name, patch)
+            edited = self._patch(kind, name, patch)
         except CommandFailed:
             return ""  # refused by the API server
+        if _content(edited) == self._before[kind, name]:
+            return ""  # a field that does not exist, or the default of one that was removed
         return self._wait_restored(kind, name, json.dumps(patch))
 
-    def _patch(self, kind: str, name: str, patch: list[Object]) -> None:
-        namespace = self._cluster.namespace
-        self._kube.kubectl("patch", kind, name, "-n", namespace, "--type=json", "-p", json.dumps(patch))
+    def _patch(self, kind: str, name: str, patch: list[Object]) -> Object:
+        arguments = ("-n", self._cluster.namespace, "--type=json", "-p", json.dumps(patch), "-o", "json")
+        edited: Object = json.loads(self._kube.kubectl("patch", kind, name, *arguments))
+        return edited
 
     def _wait_restored(self, kind: str, name: str, what: str) -> str:
         began = time.monotonic()
@@ -205,34 +211,40 @@ class Edits:
             )
         began = time.monotonic()
         try:
-            outcome = wait_for("it is carried out or named", lambda: self._outcome(path, value), 180)
+            outcome = wait_for("it is carried out or named", lambda: self._outcome(path, value, began), 180)
             self._patch("brokercluster", name, [{"op": "replace", "path": "/spec", "value": self._spec}])
-            wait_for("it is taken back", lambda: self._outcome(path, value) == "carried out", 180)
+            wait_for("it is taken back", lambda: not self._bad(), 180)
         except AssertionError as error:
             status = json.dumps(self._cluster.status.get("conditions"))
             raise AssertionError(f"{what}: {error}: {status}") from None
         return f"{what}: {outcome}, taken back after {time.monotonic() - began:.0f} s"
 
-    def _outcome(self, path: Path, value: Any) -> str:
+    def _outcome(self, path: Path, value: Any, began: float) -> str:
         """What became of an edit of the spec; empty while it is open."""
-        found = self._kube.get("brokercluster", self._cluster.name, self._cluster.namespace) or {}
-        conditions = {each["type"]: each for each in (found.get("status") or {}).get("conditions") or ()}
-        if any(each["observedGeneration"] != found["metadata"]["generation"] for each in conditions.values()):
-            return ""
-        bad = [
-            each
-            for each in conditions.values()
-            if (each["status"] == "True") == (each["type"] in _BAD_IF_TRUE)
-        ]
+        bad = self._bad()
         if not bad:
             return "carried out"
+        if time.monotonic() < began + _WORK_S:
+            return ""
         for each in bad:
-            text = f"{each['reason']} {each['message']}".lower()
+            text = f"{each.get('reason')} {each.get('message')}".lower()
             if str(path[-1]).lower() in text or str(value).lower() in text:
                 return f"named by {each['type']}: {each['reason']}: {each['message'][:150]}"
         return ""
 
+    def _bad(self) -> list[Object]:
+        """The conditions that are not as those of a cluster at rest, or that are about another spec."""
+        found = self._kube.get("brokercluster", self._cluster.name, self._cluster.namespace) or {}
+        return [
+            each
+            for each in (found.get("status") or {}).get("conditions") or ()
+            if (each["status"] == "True") == (each["type"] in _BAD_IF_TRUE)
+            or each["observedGeneration"] != found["metadata"]["generation"]
+        ]
 
+
+_WORK_S = 45
+"""Before this, what is not carried out may be about to be."""
 _BAD_IF_TRUE = ("Rolling", "Scaling", "ReconciliationPaused", "Contested")
 
 
