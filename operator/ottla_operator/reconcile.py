@@ -20,10 +20,11 @@ from ottla_operator.planning.groups import plan_group, query_of
 from ottla_operator.planning.holds import Holds, due_rolls, holds_of, window_hold
 from ottla_operator.planning.observed import DriverInstance, Observed
 from ottla_operator.planning.pipelines import ClusterView, plan_pipeline
+from ottla_operator.planning.pools import assign_brokers, plan_pool
 from ottla_operator.planning.quotas import plan_quotas, quota_owns_default_client
 from ottla_operator.planning.rebalance_run import is_measured, question_of
 from ottla_operator.planning.restarts import handled_restarts
-from ottla_operator.planning.revision import PerBroker, Revision, plan_upgrade, target_revision
+from ottla_operator.planning.revision import PerBroker, Revision, Upgrade, plan_upgrade, target_revision
 from ottla_operator.planning.steps import Reassign, ResourcePlan, Step
 from ottla_operator.planning.throttle import Throttling, plan_throttle
 from ottla_operator.planning.topics import Defaults, plan_topics
@@ -32,6 +33,7 @@ from ottla_operator.platform.interfaces import Ensured, Environment, StepFailed
 from ottla_operator.resources import (
     AnyResource,
     BrokerCluster,
+    BrokerPool,
     ConsumerGroup,
     Pipeline,
     Quota,
@@ -81,16 +83,17 @@ class Reconciler:
         members = [r for r in non_clusters if r.spec.cluster_ref.name == cluster.metadata.name]
         try:
             observed = await self._observe(cluster, members)
+            self._check_pools(observed)
         except StepFailed as failure:
             await self._without_observation(cluster, members, failure, result)
             return result
         result.observed = observed
+        pools = [r for r in members if isinstance(r, BrokerPool) and not r.metadata.deleting]
+        cluster = cluster.with_pools(assign_brokers(cluster, pools, observed))
         traits = self._platform.traits(cluster)
         upgrade = plan_upgrade(cluster.spec, cluster.broker_ids, observed, traits, cluster.status.upgrade)
         restarts = handled_restarts(cluster, observed, self._platform.restart_request())
-        targets = PerBroker(
-            target_revision(cluster.spec, traits, upgrade.version, restarts[-1] if restarts else "")
-        )
+        targets = self._targets(cluster, traits, upgrade, restarts[-1] if restarts else "")
         elsewhere = quota_owns_default_client(r for r in members if isinstance(r, Quota))
         holds = self._holds(cluster, observed, targets)
         result.due_ms = holds.until_ms
@@ -174,7 +177,37 @@ class Reconciler:
             findings = (no("Ready", "ClusterNotReady", message),)
             await self._executor.finish(ResourcePlan(member, findings, member.status), [], result)
 
+    def _check_pools(self, observed: Observed) -> None:
+        """Raise StepFailed when the pool of a broker exists and cannot be used: without it, its brokers
+        would leave."""
+        pools = {instance.pool for instance in observed.brokers.values() if instance.pool}
+        for key in sorted(self._environment.store.withheld()):
+            kind, _, name = key.partition("/")
+            if kind == BrokerPool.definition.kind and name in pools:
+                message = f"{key} has brokers, and neither a valid spec nor a record of the last valid one"
+                raise StepFailed("PoolInvalid", message)
+
     # ---- planning
+
+    def _targets(
+        self, cluster: BrokerCluster, traits: Mapping[str, str], upgrade: Upgrade, restart: str
+    ) -> PerBroker[Revision]:
+        """The target revision of each broker."""
+        count = len(cluster.broker_ids)
+        of_pools: dict[int, Revision] = {}
+        for pool in cluster.pools:
+            for broker in (*pool.brokers, *pool.leaving)[:1]:
+                target = target_revision(
+                    pool.spec,
+                    self._platform.traits(cluster.of_broker(broker)),
+                    upgrade.version,
+                    restart,
+                    rack=pool.rack,
+                    brokers=count,
+                )
+                of_pools |= dict.fromkeys((*pool.brokers, *pool.leaving), target)
+        default = target_revision(cluster.spec, traits, upgrade.version, restart, brokers=count)
+        return PerBroker(default, of_pools)
 
     def _holds(self, cluster: BrokerCluster, observed: Observed, targets: PerBroker[Revision]) -> Holds:
         due = due_rolls(cluster, observed, targets, cluster_members(cluster, observed).working)
@@ -227,6 +260,8 @@ class Reconciler:
             if isinstance(resource, Topic):
                 topic_plan = with_audit(topic_plans[resource.key], resource, audits)
                 planned.append(replace(topic_plan, steps=throttling.let_through(topic_plan.steps)))
+            elif isinstance(resource, BrokerPool):
+                planned.append(plan_pool(resource, cluster, observed, plan.waiting))
             elif isinstance(resource, Quota):
                 planned.append(quota_plans[resource.key])
             elif isinstance(resource, User):
@@ -286,7 +321,7 @@ class Reconciler:
                 view = ClusterView(None, f"BrokerCluster {name} {problem}")
                 planned.append(self._of_pipeline(resource, drivers, view))
                 continue
-            if resource.metadata.deleting:
+            if resource.metadata.deleting and resource.deletes_in_kafka:
                 message = f"released without a deletion in Kafka: BrokerCluster {name} {problem}"
                 self._executor.record(resource, "Released", message)
             findings = (no("Ready", "ClusterNotFound", f"BrokerCluster {name} {problem}"),)

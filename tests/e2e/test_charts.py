@@ -32,6 +32,7 @@ def test_helm_finds_nothing_to_complain_of(kube: Kube, chart: str) -> None:
         {},
         {"watchNamespaces": ["a", "b"]},
         {"uninstallHook": False},
+        {"webhook": {"enabled": True}, "watchNamespaces": ["a"], "replicas": 2},
         {"crds": {"install": False}, "metrics": {"service": False}},
         {"serviceAccount": {"create": False, "name": "mine"}, "podAnnotations": {"a": "b"}},
     ],

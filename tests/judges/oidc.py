@@ -50,7 +50,7 @@ class Asked(NamedTuple):
 class OAuthServer:
     """See the module. `lifetime_s` is that of tokens of the token endpoint."""
 
-    def __init__(self, certificate: Path | None = None) -> None:
+    def __init__(self, certificate: Path | None = None, host: str = "127.0.0.1") -> None:
         """`certificate`: key and chain in one PEM file, for HTTPS."""
         self.keys: dict[str, Key] = {
             "rsa-1": rsa.generate_private_key(65537, 2048),
@@ -88,7 +88,7 @@ class OAuthServer:
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http = ThreadingHTTPServer((host, 0), Handler)
         self._http.daemon_threads = True
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -38,6 +38,10 @@ KEYS: Final = (
     "keys of labels and annotations have no bound: the API server refuses rules over them as too expensive"
 )
 OF_SERVERS: Final = "a path of ZooKeeper's pods only, and a rule of a mount does not see which pods it is for"
+ADDRESSES: Final = "functions for addresses came to CEL after the oldest Kubernetes that the chart allows"
+FORMULA: Final = "a template has another value for each broker, and CEL does not compute it"
+EACH_OTHER: Final = "to compare 1000 brokers with each other exceeds the API server's budget"
+ZONES: Final = "time zones are data of the operator's image"
 FLAG: Final = "a flag of the operator decides"
 
 REF: Final = {"clusterRef": {"name": "demo"}}
@@ -93,6 +97,16 @@ def listener(name: str = "plain", port: int = 9092, **more: Any) -> dict[str, An
     return {"name": name, "port": port, **more}
 
 
+def access(type_: str, only_webhook: str = "", *, tls: bool = True, **configuration: Any) -> Case:
+    external = listener("outer", 9094, type=type_, tls=tls, configuration=configuration)
+    return cluster(only_webhook, listeners=[external])
+
+
+def window(only_webhook: str = "", **fields: Any) -> Case:
+    windows = [{"start": "22:00", "duration": "4h", **fields}]
+    return cluster(only_webhook, rollingUpdate={"windows": windows})
+
+
 def pipeline(only_webhook: str = "", name: str = "demo", **spec: Any) -> Case:
     return Case("Pipeline", {**PIPELINE, **spec}, only_webhook, name)
 
@@ -103,8 +117,38 @@ SECRET: Final = {
     "password": {"valueFrom": {"secretKeyRef": {"name": "demo", "key": "x"}}},
 }
 
+OAUTH: Final = {"type": "oauth", "validIssuerUri": "https://idp", "jwksEndpointUri": "https://idp/keys"}
+CUSTOM: Final = {"type": "custom", "sasl": True}
+
+
+def authenticated(only_webhook: str = "", **authentication: Any) -> Case:
+    return cluster(only_webhook, listeners=[listener(tls=True, authentication=authentication)])
+
+
+def trusted(**source: str) -> Case:
+    return authenticated(**OAUTH, tlsTrustedCertificates=[source])
+
+
 CASES: Final = (
+    authenticated(type="oauth", validIssuerUri="https://idp"),
+    authenticated(**{**OAUTH, "jwksEndpointUri": "file:/etc/passwd"}),
+    authenticated(**OAUTH, checkAudience=True),
+    authenticated(**OAUTH, sasl=True),
+    authenticated(type="tls", clientId="x"),
+    authenticated(type="custom"),
+    trusted(certificate="ca.crt"),
+    trusted(secretName="a", configMapName="b", certificate="ca.crt"),
+    trusted(secretName="a"),
+    authenticated(SETTINGS, **CUSTOM),
+    authenticated(SETTINGS, **CUSTOM, listenerConfig={"ssl.keystore.type": "PEM"}),
+    authenticated(SETTINGS, **CUSTOM, listenerConfig={"num.io.threads": 4}),
+    authenticated(
+        SETTINGS, **CUSTOM, listenerConfig={"sasl.enabled.mechanisms": "GSSAPI", "ssl.client.auth": 4}
+    ),
     cluster(SETTINGS, config={"num.io.threads": "many"}),
+    Case("BrokerPool", {**REF, "replicas": 1}, name="with.dot"),
+    Case("BrokerPool", {**REF, "replicas": 1}, name="a" * 64),
+    Case("BrokerPool", {**REF, "replicas": 1, "storage": {"size": "10 GB"}}),
     cluster(SETTINGS, config={"broker.id": 1}),
     cluster(SETTINGS, config={"zookeeper.set.acl": True}),
     cluster(SETTINGS, config={"inter.broker.protocol.version": "3.9"}, version="3.9"),
@@ -125,6 +169,23 @@ CASES: Final = (
     cluster(listeners=[listener(port=9091)]),
     cluster(listeners=[listener(authentication={"type": "tls"})]),
     cluster(listeners=[listener(configuration=CERTIFICATE)]),
+    access("internal", publishNotReadyAddresses=True),
+    access("nodeport", bootstrap={"loadBalancerIP": "10.0.0.1"}),
+    access("nodeport", brokers=[{"broker": 0, "host": "x.example"}]),
+    access("loadbalancer", ADDRESSES, bootstrap={"loadBalancerIP": "x"}),
+    access("loadbalancer", ADDRESSES, loadBalancerSourceRanges=["x"]),
+    access("nodeport", EACH_OTHER, brokers=[{"broker": 0}, {"broker": 0}]),
+    access("nodeport", FORMULA, advertisedPortTemplate="0 - {nodeId}"),
+    access("ingress", tls=False, bootstrap={"host": "x.example"}, hostTemplate="b-{nodeId}.example"),
+    access("ingress", hostTemplate="b-{nodeId}.example"),
+    access("ingress", bootstrap={"host": "x.example"}),
+    access("ingress", FORMULA, bootstrap={"host": "x.example"}, hostTemplate="x.example"),
+    access("tlsroute", bootstrap={"host": "x.example"}, hostTemplate="b-{nodeId}.example"),
+    cluster(listeners=[listener(networkPolicyPeers=[{}])]),
+    cluster(ADDRESSES, listeners=[listener(networkPolicyPeers=[{"ipBlock": {"cidr": "x"}}])]),
+    window(ZONES, timeZone="Europe/Nowhere"),
+    window(duration="30s"),
+    window(duration="169h"),
     cluster(clusterCa={"renewalDays": 365}),
     cluster(clientsCa={"validityDays": 30}),
     cluster(authorization={"type": "simple", "superUsers": ["a;b"]}),
@@ -228,15 +289,29 @@ def sites() -> dict[tuple[str, int], range]:
     for file in _FILES:
         if file.name in _NOT_OF_SPECS:
             continue
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Name)
-                and node.func.id in ("Problem", "ValueError")
-                and node.end_lineno is not None
-            ):
-                found[(str(file.resolve()), node.lineno)] = range(node.lineno, node.end_lineno + 1)
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for node in (*_calls(tree), *_pairs(tree)):
+            assert node.end_lineno is not None
+            found[(str(file.resolve()), node.lineno)] = range(node.lineno, node.end_lineno + 1)
     return found
+
+
+def _calls(tree: ast.AST) -> Iterator[ast.expr]:
+    """Calls of Problem, and of ValueError in a model."""
+    of_models = (node for each in ast.walk(tree) if isinstance(each, ast.ClassDef) for node in ast.walk(each))
+    for name, nodes in (("Problem", ast.walk(tree)), ("ValueError", of_models)):
+        for node in nodes:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
+                yield node
+
+
+def _pairs(tree: ast.AST) -> Iterator[ast.expr]:
+    """`yield path, message` in functions of problems."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef) and function.name.endswith("_problems"):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Yield) and isinstance(node.value, ast.Tuple):
+                    yield node
 
 
 def executed(cases: tuple[Case, ...]) -> set[tuple[str, int]]:
@@ -293,6 +368,11 @@ def valid() -> Iterator[tuple[str, str, Any]]:
         cluster(
             listeners=[listener(), listener("b", 1)], authorization={"type": "simple", "superUsers": ["a b"]}
         ),
+        access(
+            "loadbalancer", loadBalancerSourceRanges=["10.0.0.0/8"], advertisedPortTemplate="9000 + {nodeId}"
+        ),
+        access("ingress", bootstrap={"host": "x.example"}, hostTemplate="b-{nodeId}.example"),
+        window(duration="168h", days=["Monday"], timeZone="Europe/Berlin"),
         cluster(listeners=[listener(tls=True, authentication={"type": "tls"}, configuration=CERTIFICATE)]),
         Case("Topic", {**REF, "topicName": "_x"}),
         Case("Quota", {**REF, "entity": {"clientId": "<default>"}, "limits": {"requestPercentage": 1}}),

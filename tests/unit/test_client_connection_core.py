@@ -36,7 +36,7 @@ from ottla.wire.connection_state import (
     UnsupportedApi,
 )
 from ottla.wire.framing import READ_BUFFER_BYTES_MAX, ConnectionLost
-from ottla.wire.handshake import Login, SaslStep
+from ottla.wire.handshake import Login, Prepare, SaslStep
 
 Key = ApiVersionsResponse.ApiVersion
 VERSIONS = ApiVersionsResponse(
@@ -314,6 +314,29 @@ def test_a_login_is_a_handshake_and_tokens() -> None:
     connection, shake = begun()
     assert log_in(connection, shake, 0) == [Ready()]
     assert connection.request(MetadataRequest(), 9, 1e9, 30, "never again", keeps=True)
+
+
+def test_a_login_prepares_its_token_before_each_exchange() -> None:
+    def refusing() -> Generator[bytes, bytes, None]:
+        raise SaslFailed("that is no token")
+        yield b""
+
+    async def prepare() -> None: ...
+
+    for begin, refused in ((exchange, False), (refusing, True)):
+        connection = ConnectionState("broker:9092", "tests", login=Login("OAUTHBEARER", begin, prepare))
+        shake = send_of(feed(connection, reply(send_of(connection.begin(0.0, 10)), VERSIONS)))
+        assert feed(connection, reply(shake, SaslHandshakeResponse())) == [Prepare(prepare)]
+        events = connection.sasl_step_done(None)
+        if refused:
+            assert "that is no token" in str(problem_of(events))
+        else:
+            assert send_of(events).api_key == 36
+
+    connection = ConnectionState("broker:9092", "tests", login=Login("OAUTHBEARER", exchange, prepare))
+    shake = send_of(feed(connection, reply(send_of(connection.begin(0.0, 10)), VERSIONS)))
+    feed(connection, reply(shake, SaslHandshakeResponse()))
+    assert str(problem_of(connection.sasl_step_done(OSError("no token")))) == "no token"
 
 
 def problem_of(events: Sequence[Event]) -> Exception:

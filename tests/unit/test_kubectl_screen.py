@@ -190,3 +190,21 @@ def test_zookeeper_is_shown_with_its_leader_and_what_servers_wait_for() -> None:
     assert "ZooKeeper: 2 of 3 servers are ready, server 2 leads" in lines
     assert "ZooKeeper server 1 waits for server 0, which is not ready" in lines
     assert sum(line.startswith("ZooKeeper") for line in lines) == 2
+
+
+def test_pools_are_listed_and_their_brokers_named() -> None:
+    brokers = [_broker(0), _broker(1000, pool="fast", podName="demo-broker-1000-0")]
+    cluster = _cluster(conditions=[_READY], brokers=brokers, desiredBrokers=5)
+    pool = {
+        "kind": "BrokerPool",
+        "metadata": {"name": "fast"},
+        "spec": {"replicas": 2, "rack": "east"},
+        "status": {"readyReplicas": 1, "brokerIds": [1000, 1002], "leavingBrokerIds": [1001]},
+    }
+    lines = [line.split() for line in screen(cluster, [pool], _NOW_MS).splitlines()]
+    assert next(line[:3] for line in lines if line[:1] == ["BROKER"]) == ["BROKER", "POOL", "POD"]
+    assert ["0", "-", "demo-brokers-0"] in [line[:3] for line in lines]
+    assert ["1000", "fast", "demo-broker-1000-0"] in [line[:3] for line in lines]
+    assert ["fast", "1/2", "east", "1000,1002", "1001"] in lines
+    assert lines[1][:3] == ["3", "of", "5"]
+    assert "3/5" in overview([cluster])

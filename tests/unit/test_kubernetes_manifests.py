@@ -363,7 +363,9 @@ WITH_A_SIDECAR = {
 @pytest.mark.parametrize("allowed", [True, False])
 def test_a_pod_template_is_merged_and_sidecars_only_if_allowed(allowed: bool) -> None:
     images = replace(IMAGES, allow_sidecars=allowed)
-    template = manifests_brokers.broker_template(a_cluster(template={"pod": WITH_A_SIDECAR}), images, 1)
+    template = manifests_brokers.broker_template(
+        a_cluster(template={"pod": WITH_A_SIDECAR}), images, range(1)
+    )
     spec = template["spec"]
     broker, *sidecars = spec["containers"]
     assert broker["image"] == "ottla:1"
@@ -433,7 +435,7 @@ def test_the_files_of_a_secured_brokers_settings_are_in_its_pod() -> None:
         "REPLICATION": "SSL",
         "CERTIFIED": "SSL",
     }
-    spec = manifests_brokers.broker_template(cluster, IMAGES, 3)["spec"]
+    spec = manifests_brokers.broker_template(cluster, IMAGES, range(3))["spec"]
     (mount,) = [m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "certificates"]
     (volume,) = [v for v in spec["volumes"] if v["name"] == "certificates"]
     assert volume["projected"] == {"sources": [{"secret": {"name": "demo-brokers"}}]}

@@ -21,6 +21,7 @@ from ottla_operator.planning.cluster_secrets import (
     SecretsPlan,
     clients_authority,
     clients_trust,
+    files_in_use,
     plan_secrets,
 )
 from ottla_operator.resources import BrokerCluster
@@ -172,7 +173,7 @@ def test_hosts_that_clients_would_refuse_are_reported(names: list[str], missing:
 def test_the_certificate_of_a_listener_that_gave_it_up_stays_while_brokers_use_it() -> None:
     before = plan({"theirs": as_data(a_pair())})
     plain = a_cluster()
-    in_use = plan(before.data, plain, in_use=["public"])
+    in_use = plan(before.data, plain, in_use=[FILE])
     assert in_use.data["demo-brokers"] == before.data["demo-brokers"]
     assert FILE not in plan(before.data, plain).data["demo-brokers"]
 
@@ -383,3 +384,86 @@ def test_a_renewal_on_request_keeps_the_authoritys_key(secret: str, renewed: lis
     assert all("ottla.dev/force-renew requests it" in why for why in planned.changes[secret])
     for name in ("demo-cluster-ca", "demo-clients-ca"):
         assert planned.data[name] == before.data[name]
+
+
+# ---- what brokers trust for an OAuth server
+
+
+def trusting(*sources: dict[str, str]) -> BrokerCluster:
+    oauth = {
+        "type": "oauth",
+        "validIssuerUri": "https://idp",
+        "jwksEndpointUri": "https://idp/certs",
+        "tlsTrustedCertificates": list(sources),
+    }
+    return a_cluster(listeners=[{"name": "tokens", "port": 9095, "authentication": oauth}])
+
+
+ONE, TWO = an_authority("one").certificate, an_authority("two").certificate
+
+
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        ([{"secretName": "idp", "certificate": "one.crt"}], [ONE]),
+        ([{"secretName": "idp", "pattern": "*.crt"}], [ONE, TWO]),
+        ([{"configMapName": "idp", "certificate": "two.crt"}], [TWO]),
+        (
+            [{"configMapName": "idp", "certificate": "two.crt"}, {"secretName": "idp", "pattern": "*.crt"}],
+            [TWO, ONE],
+        ),
+    ],
+)
+def test_brokers_trust_the_certificates_of_all_sources(
+    sources: list[dict[str, str]], expected: list[bytes]
+) -> None:
+    found = {"idp": {"one.crt": ONE, "two.crt": TWO, "other": _LEAF.key}}
+    planned = plan(found, trusting(*sources), config_maps={"idp": {"two.crt": TWO}})
+    assert certificates_in(planned.data["demo-brokers"]["tokens.trusted.crt"]) == expected
+    assert not planned.flaws
+
+
+@pytest.mark.parametrize(
+    ("source", "reason", "message"),
+    [
+        ({"secretName": "no", "pattern": "*"}, "SecretNotFound", "listener tokens: Secret no does not exist"),
+        (
+            {"configMapName": "no", "pattern": "*"},
+            "ConfigMapNotFound",
+            "listener tokens: ConfigMap no does not exist",
+        ),
+        (
+            {"secretName": "idp", "certificate": "other"},
+            "InvalidCertificate",
+            "listener tokens: Secret idp, entry other: there is no certificate",
+        ),
+        (
+            {"secretName": "idp", "pattern": "*.pem"},
+            "InvalidCertificate",
+            "listener tokens: Secret idp, entry *.pem: there is no certificate",
+        ),
+    ],
+)
+def test_brokers_trust_what_they_did_while_a_source_is_unusable(
+    source: dict[str, str], reason: str, message: str
+) -> None:
+    found = {"idp": {"one.crt": ONE, "other": _LEAF.key}}
+    good = {"secretName": "idp", "certificate": "one.crt"}
+    before = plan(found, trusting(good))
+    found["idp"]["one.crt"] = TWO
+    planned = plan({**found, **before.data}, trusting(good, source))
+    assert flaws(planned) == [(reason, message)]
+    assert planned.data["demo-brokers"]["tokens.trusted.crt"] == ONE
+    assert plan(found, trusting(good, source)).data["demo-brokers"]["tokens.trusted.crt"] == TWO
+
+
+def test_files_of_listeners_in_use_are_found_in_settings() -> None:
+    settings = [
+        "/etc/ottla-certificates/public.listener.pem",
+        'required ssl.truststore.location="/etc/x/my-tokens.trusted.crt";',
+        "/etc/ottla-certificates/demo-brokers-0.pem",
+        "a=/x/one.listener.pem\nb=/x/two.listener.pem\n",
+    ]
+    assert files_in_use(settings) == {
+        *("public.listener.pem", "my-tokens.trusted.crt", "one.listener.pem", "two.listener.pem")
+    }

@@ -16,7 +16,9 @@ from ottla_operator.planning.listener_security import (
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.loading import parse_resource
 
-FILES = SecurityFiles("/own.pem", "/cluster.crt", "/clients.crt", "/{}.listener.pem".format)
+FILES = SecurityFiles(
+    "/own.pem", "/cluster.crt", "/clients.crt", "/{}.listener.pem".format, "/{}.trusted.crt".format
+)
 OWN = "User:CN=demo-brokers,O=ottla.dev;User:CN=demo-operator,O=ottla.dev"
 SCRAM, TLS = {"authentication": {"type": "scram-sha-512"}}, {"authentication": {"type": "tls"}}
 
@@ -123,3 +125,86 @@ def test_brokers_the_operator_and_the_users_of_the_spec_are_super_users(
     assert found["super.users"] == expected
     assert found["authorizer.class.name"] == "kafka.security.authorizer.AclAuthorizer"
     assert (found["inter_broker"], found["protocol"]) == ("SSL", "PLAINTEXT")
+
+
+OAUTH: dict[str, Any] = {
+    "type": "oauth",
+    "validIssuerUri": "https://idp.example/realm",
+    "jwksEndpointUri": "https://idp.example/realm/certs",
+}
+_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
+_LOGIN = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+_USUAL = {
+    "sasl.enabled.mechanisms": "OAUTHBEARER",
+    "oauthbearer.sasl.server.callback.handler.class": _HANDLER,
+    "oauthbearer.sasl.jaas.config": f"{_LOGIN};",
+    "sasl.oauthbearer.jwks.endpoint.url": "https://idp.example/realm/certs",
+    "sasl.oauthbearer.expected.issuer": "https://idp.example/realm",
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {}),
+        ({"clientId": "kafka"}, {}),
+        ({"clientId": "kafka", "checkAudience": True}, {"sasl.oauthbearer.expected.audience": "kafka"}),
+        ({"userNameClaim": "name"}, {"sasl.oauthbearer.sub.claim.name": "name"}),
+        ({"scopeClaim": "scp"}, {"sasl.oauthbearer.scope.claim.name": "scp"}),
+        ({"clockSkewSeconds": 0}, {"sasl.oauthbearer.clock.skew.seconds": "0"}),
+        ({"jwksRefreshSeconds": 60}, {"sasl.oauthbearer.jwks.endpoint.refresh.ms": "60000"}),
+        (
+            {"maxSecondsWithoutReauthentication": 900},
+            {"oauthbearer.connections.max.reauth.ms": "900000"},
+        ),
+        (
+            {"tlsTrustedCertificates": [{"secretName": "idp", "certificate": "ca.crt"}]},
+            {
+                "oauthbearer.sasl.jaas.config": f'{_LOGIN} ssl.truststore.type="PEM" '
+                'ssl.truststore.location="/in-side.trusted.crt";'
+            },
+        ),
+        (
+            {"disableTlsHostnameVerification": True},
+            {"oauthbearer.sasl.jaas.config": f'{_LOGIN} ssl.endpoint.identification.algorithm="";'},
+        ),
+    ],
+)
+@pytest.mark.parametrize(("tls", "protocol"), [(True, "SASL_SSL"), (False, "SASL_PLAINTEXT")])
+def test_tokens_are_validated_by_kafkas_own_settings(
+    given: dict[str, Any], expected: dict[str, str], tls: bool, protocol: str
+) -> None:
+    found = settings([{"tls": tls, "authentication": {**OAUTH, **given}}])
+    assert found["protocol"] == protocol
+    prefix = "listener.name.in_side."
+    ssl = {"ssl.keystore.location": "/own.pem", "ssl.keystore.type": "PEM"} if tls else {}
+    assert {n.removeprefix(prefix): v for n, v in found.items() if n.startswith(prefix)} == {
+        **ssl,
+        **_USUAL,
+        **expected,
+    }
+
+
+PLAIN = {
+    "sasl.enabled.mechanisms": "PLAIN",
+    "plain.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required user_a='b';",
+}
+
+
+@pytest.mark.parametrize(
+    ("tls", "sasl", "config", "protocol"),
+    [
+        (True, True, PLAIN, "SASL_SSL"),
+        (False, True, PLAIN, "SASL_PLAINTEXT"),
+        (True, False, {"ssl.client.auth": "requested"}, "SSL"),
+    ],
+)
+def test_custom_settings_have_the_listeners_prefix(
+    tls: bool, sasl: bool, config: dict[str, str], protocol: str
+) -> None:
+    listener = {"tls": tls, "authentication": {"type": "custom", "sasl": sasl, "listenerConfig": config}}
+    found = settings([listener])
+    assert found["protocol"] == protocol
+    prefix = "listener.name.in_side."
+    ssl = {"ssl.keystore.location": "/own.pem", "ssl.keystore.type": "PEM"} if tls else {}
+    assert {n.removeprefix(prefix): v for n, v in found.items() if n.startswith(prefix)} == {**ssl, **config}

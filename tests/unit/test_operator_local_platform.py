@@ -20,6 +20,7 @@ from ottla_operator.platform.local import LocalPlatform
 from ottla_operator.platform.local_security import SecretFiles
 from ottla_operator.platform.processes import exit_message
 from ottla_operator.resources import BrokerCluster
+from ottla_operator.resources.cluster import PoolBrokers, Storage
 from ottla_operator.resources.loading import parse_resource
 from tests.certificates import Authority
 
@@ -270,6 +271,28 @@ def test_a_removed_broker_loses_its_volume_only_with_delete_volume(
     asyncio.run(fixture.platform.remove_broker(fixture.cluster, 0, delete_volume=delete))
     assert volume.exists() is not delete
     assert asyncio.run(fixture.platform.observe(fixture.cluster))[1] == {}
+
+
+def test_the_pool_of_a_broker_is_recorded_and_kept_when_the_pool_is_deleted(
+    fixture: LocalPlatformFixture,
+) -> None:
+    own = fixture.cluster
+
+    def observed() -> BrokerInstance:
+        return asyncio.run(fixture.platform.observe(own))[1][1000]
+
+    spec = own.spec.model_copy(update={"storage": Storage(delete_claim=True)})
+    pooled = own.with_pools([PoolBrokers("fast", (1000,), (), own.spec, "a")])
+    launch = BrokerLaunch("one", {"broker.rack": "a"}, {"broker.rack": "a"})
+    asyncio.run(fixture.platform.start_broker(pooled, 1000, launch))
+    assert (observed().pool, observed().rack, observed().delete_volume) == ("fast", "a", False)
+    changed = own.with_pools([PoolBrokers("fast", (1000,), (), spec, "a")])
+    asyncio.run(fixture.platform.ensure_children(changed, PerBroker(LAUNCH), under_replicated=False))
+    assert observed().delete_volume
+    FakeProcess.last.end(0)
+    asyncio.run(fixture.platform.stop_broker(own, 1000))
+    asyncio.run(fixture.platform.start_broker(own, 1000, None))
+    assert (observed().pool, observed().delete_volume) == ("fast", True), "started without its pool"
 
 
 # ---- secured clusters

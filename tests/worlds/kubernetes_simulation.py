@@ -108,7 +108,7 @@ class InMemoryApi(Api):
             return {"kind": kind, "metadata": {"name": name}}
         if verb == "create":
             assert isinstance(body, dict)
-            return self._create(kind, body)
+            return self._create(kind, copy.deepcopy(body), is_dry_run="dryRun" in query)
         if verb == "apply":
             assert isinstance(body, dict)
             return self._apply(kind, name, body)
@@ -186,13 +186,13 @@ class InMemoryApi(Api):
             if one == kind and matches_selector(item, selector)
         ]
 
-    def _create(self, kind: str, body: Item) -> Item:
+    def _create(self, kind: str, body: Item, *, is_dry_run: bool) -> Item:
         if kind == "Event":
             return body
         name = body["metadata"]["name"]
         if (kind, name) in self.items:
             raise Conflict(409, "AlreadyExists", f"{kind} {name} already exists")
-        return self.put(kind, name, body)
+        return body if is_dry_run else self.put(kind, name, body)
 
     def _apply(self, kind: str, name: str, body: Item) -> Item:
         item = self.items.get((kind, name))
@@ -277,7 +277,7 @@ class InMemoryApi(Api):
         for item in list(self.items.values()):
             if item["kind"] == "StatefulSet":
                 self._run_set(item)
-        brokers = self._set_pods("demo-brokers")
+        brokers = [*self._set_pods("demo-brokers"), *self._set_pods("demo-broker")]
         self.max_unavailable = max(self.max_unavailable, sum(not self.is_ready(pod) for pod in brokers))
 
     def _set_pods(self, name: str) -> list[Item]:
@@ -308,7 +308,9 @@ class InMemoryApi(Api):
 
     def _is_fenced(self, pod: Item) -> bool:
         name = pod["metadata"]["name"]
-        config = self.items.get(("ConfigMap", name.replace("-brokers-", "-broker-")), {})
+        cluster = pod["metadata"]["labels"].get(naming.CLUSTER_LABEL, "")
+        broker = naming.broker_of_pod(cluster, name)
+        config = self.items.get(("ConfigMap", naming.broker_config(cluster, broker or 0)), {})
         return "ottla.fenced=true" in config.get("data", {}).get("server.properties", "")
 
     def _run_set(self, item: Item) -> None:
@@ -440,7 +442,9 @@ class EmptyKafka:
     async def observe(
         self, brokers: Sequence[Address], groups: Collection[str], *, access: bool = False
     ) -> KafkaState:
-        ids = frozenset(int(host.split(".")[0].rpartition("-")[2]) for host, _ in brokers)
+        hosts = (host.split(".") for host, _ in brokers)
+        found = (naming.broker_of_pod(service.removesuffix("-brokers"), pod) for pod, service, *_ in hosts)
+        ids = frozenset(broker for broker in found if broker is not None)
         if not ids:
             return KafkaState(problem="no broker is running")
         return KafkaState(True, "cluster", min(ids), ids, quotas={}, access=AccessState({}, None))

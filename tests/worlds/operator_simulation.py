@@ -69,6 +69,8 @@ class SimulatedBroker:
     ready_since_ms: int | None = None
     rack: str | None = None
     crashes: int = 0
+    pool: str = ""
+    delete_volume: bool = False
 
     @property
     def up(self) -> bool:
@@ -220,6 +222,8 @@ class SimulatedCluster:
                 started_at_ms=broker.started_at_ms,
                 crashes=broker.crashes,
                 rack=broker.rack,
+                pool=broker.pool,
+                delete_volume=broker.delete_volume,
                 volume_loss=self.losses.get(broker.id),
             )
             for broker in self.brokers.values()
@@ -266,12 +270,15 @@ class SimulatedCluster:
             assert known is not None
             launch = known.launch
         self.log.append(f"start {broker} {launch.config_hash}")
+        pool = cluster.pool_of(broker)
         self.brokers[broker] = SimulatedBroker(
             broker,
             launch,
             changes_at_ms=self.now_ms + START_MS,
             started_at_ms=self.now_ms,
-            rack=self.racks.get(broker),
+            rack=self.racks.get(broker, launch.static.get("broker.rack")),
+            pool=pool.name if pool is not None else known.pool if known is not None else "",
+            delete_volume=pool is not None and pool.spec.storage.delete_claim,
             crashes=known.crashes if known and known.launch.config_hash == launch.config_hash else 0,
         )
 
@@ -591,6 +598,9 @@ class FakeStore:
     async def resources(self) -> Sequence[AnyResource]:
         return list(self.stored.values())
 
+    def withheld(self) -> Sequence[str]:
+        return ()
+
     async def update_status(self, resource: AnyResource, status: Status) -> None:
         self.stored[resource.key] = self.stored[resource.key].model_copy(update={"status": status})
 
@@ -622,6 +632,9 @@ class OperatorSimulation:
             name,
             {"clusterRef": {"name": "demo"}, "partitions": partitions, "replicas": replicas, **spec},
         )
+
+    def apply_pool(self, name: str, replicas: int, **spec: object) -> None:
+        self.apply("BrokerPool", name, {"clusterRef": {"name": "demo"}, "replicas": replicas, **spec})
 
     def reconcile(self, ms: int = 500) -> list[str]:
         """Reconcile once, then let time pass. Returns the steps."""

@@ -151,16 +151,17 @@ def _as_the_broker(settings: dict[str, str]) -> dict[str, str]:
     name = config.inter_broker_listener
     at = next(listener for listener in config.advertised_listeners if listener.name == name)
     prefix = f"listener.name.{name.lower()}."
-    own = {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
     mechanism = settings.get("sasl.mechanism.inter.broker.protocol", "GSSAPI")
-    login = f"{mechanism.lower()}.sasl.jaas.config"
+    own = {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
+    prefix = f"{mechanism.lower()}."
+    of_mechanism = {key.removeprefix(prefix): value for key, value in own.items() if key.startswith(prefix)}
     return {
         **settings,
         **own,
+        **of_mechanism,
         "bootstrap.servers": f"{at.host}:{at.port}",
         "security.protocol": at.protocol,
         "sasl.mechanism": mechanism,
-        **({"sasl.jaas.config": own[login]} if login in own else {}),
     }
 
 

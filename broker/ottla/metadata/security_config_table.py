@@ -21,6 +21,15 @@ _IMPLEMENTED = """
     *sasl.enabled.mechanisms LIST GSSAPI
     *sasl.jaas.config PASSWORD -
     *sasl.mechanism.inter.broker.protocol STRING GSSAPI
+    sasl.login.callback.handler.class CLASS -
+    sasl.login.connect.timeout.ms INT -
+    sasl.login.read.timeout.ms INT -
+    *sasl.login.refresh.buffer.seconds SHORT 300
+    *sasl.login.refresh.min.period.seconds SHORT 60
+    *sasl.login.refresh.window.factor DOUBLE 0.8
+    *sasl.login.refresh.window.jitter DOUBLE 0.05
+    sasl.login.retry.backoff.max.ms LONG 10000
+    sasl.login.retry.backoff.ms LONG 100
     sasl.oauthbearer.clock.skew.seconds INT 30
     sasl.oauthbearer.expected.audience LIST -
     sasl.oauthbearer.expected.issuer STRING -
@@ -30,6 +39,7 @@ _IMPLEMENTED = """
     sasl.oauthbearer.jwks.endpoint.url STRING -
     sasl.oauthbearer.scope.claim.name STRING scope
     sasl.oauthbearer.sub.claim.name STRING sub
+    sasl.oauthbearer.token.endpoint.url STRING -
     sasl.server.callback.handler.class CLASS -
     sasl.server.max.receive.size INT 524288
     *ssl.cipher.suites LIST ""
@@ -49,7 +59,7 @@ _IMPLEMENTED = """
     *ssl.truststore.password PASSWORD -
     *ssl.truststore.type STRING JKS
 """
-# Settings of Java's security providers, of Kerberos, and of a client's login.
+# Settings of Java's security providers and of Kerberos.
 _WITHOUT_EFFECT = """
     sasl.client.callback.handler.class CLASS -
     *sasl.kerberos.kinit.cmd STRING /usr/bin/kinit
@@ -58,17 +68,7 @@ _WITHOUT_EFFECT = """
     *sasl.kerberos.service.name STRING -
     *sasl.kerberos.ticket.renew.jitter DOUBLE 0.05
     *sasl.kerberos.ticket.renew.window.factor DOUBLE 0.8
-    sasl.login.callback.handler.class CLASS -
     sasl.login.class CLASS -
-    sasl.login.connect.timeout.ms INT -
-    sasl.login.read.timeout.ms INT -
-    *sasl.login.refresh.buffer.seconds SHORT 300
-    *sasl.login.refresh.min.period.seconds SHORT 60
-    *sasl.login.refresh.window.factor DOUBLE 0.8
-    *sasl.login.refresh.window.jitter DOUBLE 0.05
-    sasl.login.retry.backoff.max.ms LONG 10000
-    sasl.login.retry.backoff.ms LONG 100
-    sasl.oauthbearer.token.endpoint.url STRING -
     ssl.allow.dn.changes BOOLEAN false
     ssl.allow.san.changes BOOLEAN false
     *ssl.keymanager.algorithm STRING SunX509

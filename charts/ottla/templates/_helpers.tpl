@@ -20,6 +20,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- else }}{{ default "default" .Values.serviceAccount.name }}{{ end }}
 {{- end }}
 
+{{- define "ottla.webhookConfiguration" -}}
+{{ include "ottla.name" . }}-{{ .Release.Namespace }}
+{{- end }}
+
 {{- define "ottla.tag" -}}
 {{ default .Chart.AppVersion .Values.image.tag }}
 {{- end }}
@@ -32,11 +36,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
        finalizers that nobody may take off would hold it for ever. */ -}}
 {{- define "ottla.own" -}}
 - apiGroups: [ottla.dev]
-  resources: [brokerclusters, topics, users, quotas, consumergroups, pipelines]
+  resources: [brokerclusters, brokerpools, topics, users, quotas, consumergroups, pipelines]
   verbs: [get, list, watch, patch, update]
 - apiGroups: [ottla.dev]
   resources:
     - brokerclusters/status
+    - brokerpools/status
     - topics/status
     - users/status
     - quotas/status
@@ -46,6 +51,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [ottla.dev]
   resources:
     - brokerclusters/finalizers
+    - brokerpools/finalizers
     - topics/finalizers
     - users/finalizers
     - quotas/finalizers
@@ -62,6 +68,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [""]
   resources: [pods, persistentvolumeclaims]
   verbs: [get, list, watch, patch, delete]
+# Only asked for, by a dry run, before a broker restarts.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [create]
 - apiGroups: [""]
   resources: [pods/log]
   verbs: [get]

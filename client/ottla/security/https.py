@@ -78,6 +78,7 @@ def request(
         asked = urllib.request.Request(url, data=body, headers=dict(headers or {}))
         with opener.open(asked, timeout=timeout_s) as answer:
             data: bytes = answer.read(BYTES_MAX + 1)
+            missing: int | None = answer.length
     except urllib.error.HTTPError as problem:
         with problem:
             detail = problem.read(_MESSAGE_MAX).decode("utf-8", "replace").strip()
@@ -87,4 +88,6 @@ def request(
         raise HttpProblem(str(reason) or type(problem).__name__) from None
     if len(data) > BYTES_MAX:
         raise HttpProblem(f"the answer is larger than {BYTES_MAX} bytes")
+    if missing:
+        raise HttpProblem(f"the answer ends {missing} bytes early")
     return data

@@ -18,7 +18,8 @@ from ottla.security.mechanisms import SaslFailed
 _NAME: Final = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _PAIRS: Final = "(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*"
 _FIRST: Final = re.compile(f"n,(?:a=(?P<authorization>{_NAME}))?,\x01(?P<pairs>{_PAIRS})\x01")
-_AUTH: Final = re.compile(r"(?P<scheme>\w+) +(?P<token>[-_~+/.a-zA-Z0-9]+=*)")
+_TOKEN: Final = "[-_~+/.a-zA-Z0-9]+=*"
+_AUTH: Final = re.compile(rf"(?P<scheme>\w+) +(?P<token>{_TOKEN})")
 _GOT_IT: Final = b"\x01"
 _INT64_MAX: Final = (1 << 63) - 1
 _EXTENSION: Final = re.compile("[A-Za-z]+=[\x21-\x7e \t\r\n]+")
@@ -93,6 +94,8 @@ def _parse(message: bytes) -> tuple[str, str]:
 def first_message(token: str, extensions: Mapping[str, str] | None = None) -> bytes:
     """The first message of a client; the extensions (KIP-342) are names of letters with values. Raises
     SaslFailed."""
+    if not re.fullmatch(_TOKEN, token):
+        raise SaslFailed("the token has characters that a bearer token must not have")
     pairs = [f"{name}={value}" for name, value in (extensions or {}).items()]
     if "auth" in (extensions or {}) or not all(map(_EXTENSION.fullmatch, pairs)):
         raise SaslFailed("an extension's name must have letters only, and its value printable characters")

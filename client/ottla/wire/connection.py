@@ -25,7 +25,7 @@ from ottla.security.clients import ClientSecurity
 from ottla.wire.connection_state import ConnectionState, Event, InFlightRequest, Lost, Ready, Send
 from ottla.wire.connection_state import UnsupportedApi as UnsupportedApi
 from ottla.wire.framing import ConnectionLost as ConnectionLost
-from ottla.wire.handshake import Login, SaslStep
+from ottla.wire.handshake import Prepare, SaslStep
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class _Channel(asyncio.BufferedProtocol):
             event.tag(event.response)
         elif isinstance(event, Send):
             self.transport.write(event.data)
-        elif isinstance(event, SaslStep):
+        elif isinstance(event, SaslStep | Prepare):
             self._sasl_step = self.loop.create_task(self._run_sasl_step(event))
         elif isinstance(event, Ready):
             resolve(self.opened)
@@ -100,10 +100,13 @@ class _Channel(asyncio.BufferedProtocol):
         resolve(self.opened, problem)
         self.transport.abort()
 
-    async def _run_sasl_step(self, step: SaslStep) -> None:
-        outcome: bytes | Exception | None
+    async def _run_sasl_step(self, step: SaslStep | Prepare) -> None:
+        outcome: bytes | Exception | None = None
         try:
-            outcome = await asyncio.to_thread(step.work)
+            if isinstance(step, Prepare):
+                await step.prepare()
+            else:
+                outcome = await asyncio.to_thread(step.work)
         except Exception as problem:
             outcome = problem
         self._sasl_step = None
@@ -153,9 +156,7 @@ class BrokerConnection:
         loop = asyncio.get_running_loop()
         context = login = None
         if security is not None:
-            context = security.context()
-            if security.login is not None and security.mechanism is not None:
-                login = Login(security.mechanism, security.login)
+            context, login = security.context(), security.login
         state = ConnectionState(f"{host}:{port}", client_id, limits=limits, login=login)
         async with asyncio.timeout(timeout_s):
             where = {"host": host, "port": port} if dial is None else {"sock": await dial(host, port)}

@@ -26,7 +26,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import ApiVersionsRequest, SaslAuthenticateRequest
 from ottla.protocol.types import Message
 from ottla.wire.framing import ConnectionLost, FrameBuffer
-from ottla.wire.handshake import Login, SaslStep, Steps, Versions, log_in, negotiate
+from ottla.wire.handshake import Login, Prepare, SaslStep, Steps, Versions, log_in, negotiate
 
 RENEW_AFTER: Final = 0.85
 """The part of a session's lifetime after which the login is renewed: the least of Kafka's clients."""
@@ -98,7 +98,7 @@ class Lost(NamedTuple):
     problem: Exception
 
 
-Event: TypeAlias = InFlightRequest | Send | SaslStep | Ready | Lost
+Event: TypeAlias = InFlightRequest | Send | SaslStep | Prepare | Ready | Lost
 _HANDSHAKE: Final = object()
 """The tag of the requests of the handshake."""
 
@@ -309,7 +309,7 @@ class ConnectionState:
         return self._advance(None)
 
     def sasl_step_done(self, outcome: bytes | Exception | None) -> list[Event]:
-        """The outcome of a SaslStep: the next token, None after the last one, or an exception."""
+        """The outcome of a SaslStep or Prepare: the next token, None if there is none, or an exception."""
         return [] if self.lost is not None else self._advance(outcome)
 
     def _open(self) -> Steps[float]:
@@ -328,7 +328,7 @@ class ConnectionState:
         steps = self._steps
         try:
             step = steps.throw(outcome) if isinstance(outcome, Exception) else steps.send(outcome)
-            if isinstance(step, SaslStep):
+            if isinstance(step, SaslStep | Prepare):
                 return [step]
             return [Send(self._sent(step.message, step.version, self._in_by, _HANDSHAKE, True))]
         except StopIteration as end:

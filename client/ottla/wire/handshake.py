@@ -6,7 +6,7 @@ outcome to the generator, which yields the next step or returns its result. Exce
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -14,6 +14,7 @@ from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.types import Message
 from ottla.security.clients import Exchange
+from ottla.security.clients import Login as Login
 from ottla.security.mechanisms import SaslFailed
 
 T = TypeVar("T")
@@ -38,14 +39,13 @@ class SaslStep(NamedTuple):
     work: Callable[[], bytes | None]
 
 
-Steps: TypeAlias = Generator[SendRequest | SaslStep, Any, T]
+class Prepare(NamedTuple):
+    """Await `prepare`: a token may have to be obtained. The outcome is None."""
+
+    prepare: Callable[[], Awaitable[None]]
 
 
-class Login(NamedTuple):
-    """A SASL mechanism, and what begins its exchange."""
-
-    mechanism: str
-    begin: Callable[[], Exchange]
+Steps: TypeAlias = Generator[SendRequest | SaslStep | Prepare, Any, T]
 
 
 def negotiate(where: str) -> Steps[Versions]:
@@ -66,8 +66,10 @@ def log_in(login: Login, authenticate_version: int) -> Steps[int]:
         enabled = ", ".join(handshake.mechanisms)
         detail = f"sasl.mechanism={login.mechanism}; the broker has enabled: {enabled}"
         raise KafkaError(ErrorCode(handshake.error_code), detail)
+    if login.prepare is not None:
+        yield Prepare(login.prepare)
     exchange = login.begin()
-    token: bytes | None = next(exchange)
+    token: bytes | None = _first(exchange)
     lifetime_ms = 0
     while token is not None:
         answer = yield SendRequest(m.SaslAuthenticateRequest(auth_bytes=token), authenticate_version)
@@ -79,6 +81,13 @@ def log_in(login: Login, authenticate_version: int) -> Steps[int]:
         except SaslFailed as failure:
             raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, str(failure)) from None
     return lifetime_ms
+
+
+def _first(exchange: Exchange) -> bytes:
+    try:
+        return next(exchange)
+    except SaslFailed as failure:
+        raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, str(failure)) from None
 
 
 def _next(exchange: Exchange, answer: bytes) -> bytes | None:

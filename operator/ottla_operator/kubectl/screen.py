@@ -32,7 +32,7 @@ def overview(clusters: Sequence[Object]) -> str:
                 cluster["metadata"]["namespace"],
                 cluster["metadata"]["name"],
                 ready.get("status", "Unknown"),
-                f"{_status(cluster).get('readyReplicas', 0)}/{cluster['spec'].get('replicas', 0)}",
+                f"{_status(cluster).get('readyReplicas', 0)}/{_desired(cluster)}",
                 ready.get("reason", ""),
                 _short(ready.get("message", "")),
             )
@@ -57,6 +57,10 @@ def _lines(cluster: Object, others: Sequence[Object], now_ms: int) -> Iterator[s
     yield from (f"{_GAP}warning: {_short(warning)}" for warning in status.get("warnings") or ())
     yield ""
     yield from _brokers(status)
+    pools = [item for item in others if item["kind"] == "BrokerPool"]
+    if pools:
+        yield ""
+        yield from _pools(pools)
     pipelines = [item for item in others if item["kind"] == "Pipeline"]
     if pipelines:
         yield ""
@@ -67,7 +71,7 @@ def _lines(cluster: Object, others: Sequence[Object], now_ms: int) -> Iterator[s
 
 
 def _counts(cluster: Object, status: Object) -> Iterator[str]:
-    yield f"{status.get('readyReplicas', 0)} of {cluster['spec'].get('replicas', 0)} brokers are ready"
+    yield f"{status.get('readyReplicas', 0)} of {_desired(cluster)} brokers are ready"
     controller = status.get("controllerId", -1)
     yield (
         f"broker {controller} is the controller"
@@ -81,6 +85,11 @@ def _counts(cluster: Object, status: Object) -> Iterator[str]:
     )
     problems = [f"{status[field]} {label}" for field, label in counts if status.get(field)]
     yield f"partitions: {', '.join(problems)}" if problems else "all partitions are in sync"
+
+
+def _desired(cluster: Object) -> int:
+    """The number of brokers that the cluster's own pool and BrokerPools ask for."""
+    return int(_status(cluster).get("desiredBrokers") or cluster["spec"].get("replicas", 0))
 
 
 def _progress(status: Object, now_ms: int) -> Iterator[str]:
@@ -120,17 +129,33 @@ def _zookeeper(zookeeper: Object) -> Iterator[str]:
 
 
 def _brokers(status: Object) -> list[str]:
-    rows: list[Row] = [("BROKER", "POD", "STATE", "READY", "REVISION", "MESSAGE")]
-    for broker in status.get("brokers") or ():
+    brokers = status.get("brokers") or ()
+    of_pools = any(broker.get("pool") for broker in brokers)
+    first = ("BROKER", "POOL", "POD") if of_pools else ("BROKER", "POD")
+    rows: list[Row] = [(*first, "STATE", "READY", "REVISION", "MESSAGE")]
+    for broker in brokers:
         notes = (
             [f"restart due: {', '.join(broker['restartReasons'])}"] if broker.get("restartReasons") else []
         )
         notes += [f"waiting for {broker['waitingFor']}"] if broker.get("waitingFor") else []
         name = str(broker["id"]) + ("*" if broker["id"] == status.get("controllerId") else "")
         ready = "yes" if broker.get("ready") else "no"
-        row = (name, broker.get("podName", ""), broker.get("state", ""), ready, broker.get("configHash", ""))
-        rows.append((*row, _short("; ".join(notes))))
+        pool = (broker.get("pool") or "-",) if of_pools else ()
+        row = (broker.get("podName", ""), broker.get("state", ""), ready, broker.get("configHash", ""))
+        rows.append((name, *pool, *row, _short("; ".join(notes))))
     return _table(rows) if len(rows) > 1 else ["no brokers"]
+
+
+def _pools(pools: Sequence[Object]) -> list[str]:
+    rows: list[Row] = [("POOL", "READY", "RACK", "IDS", "LEAVING")]
+    for item in pools:
+        spec, status = item["spec"], _status(item)
+        ready = f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 0)}"
+        ids = [
+            ",".join(map(str, status.get(field) or ())) or "-" for field in ("brokerIds", "leavingBrokerIds")
+        ]
+        rows.append((item["metadata"]["name"], ready, spec.get("rack") or "-", *ids))
+    return _table(rows)
 
 
 def _pipelines(pipelines: Sequence[Object]) -> list[str]:

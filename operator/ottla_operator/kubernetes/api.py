@@ -40,6 +40,7 @@ _PLURALS: Final = {
     "StatefulSet": ("apps/v1", "statefulsets"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
     "RoleBinding": ("rbac.authorization.k8s.io/v1", "rolebindings"),
+    "ValidatingWebhookConfiguration": ("admissionregistration.k8s.io/v1", "validatingwebhookconfigurations"),
     "StorageClass": ("storage.k8s.io/v1", "storageclasses"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "Ingress": ("networking.k8s.io/v1", "ingresses"),
@@ -212,14 +213,15 @@ class Api:
             content_type="application/apply-patch+yaml",
         )
 
-    async def create(self, manifest: Object) -> Object:
-        """Create an object. Raises Conflict when it exists."""
+    async def create(self, manifest: Object, *, dry_run: bool = False) -> Object:
+        """Create an object. Raises Conflict when it exists. `dry_run`: only ask whether it may be created."""
         kind = manifest["kind"]
+        path = path_of(kind, manifest["metadata"]["namespace"])
         return await self._request(
-            "create", kind, path_of(kind, manifest["metadata"]["namespace"]), body=manifest
+            "create", kind, path, query={"dryRun": "All"} if dry_run else None, body=manifest
         )
 
-    async def merge(self, kind: str, namespace: str, name: str, patch: Object) -> Object:
+    async def merge(self, kind: str, namespace: str | None, name: str, patch: Object) -> Object:
         """A merge patch; with metadata.resourceVersion it applies to that version only."""
         return await self._patch(kind, path_of(kind, namespace, name), patch, "merge-patch")
 

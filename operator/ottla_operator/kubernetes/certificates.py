@@ -101,14 +101,23 @@ def trusted(listed: Listed, cluster: str) -> str:
     return cluster_secrets.cluster_trust(cluster, data_of(listed)).decode()
 
 
-def listeners_in_use(listed: Listed, cluster: BrokerCluster) -> set[str]:
-    """The listeners whose own certificate a broker's ConfigMap names."""
-    lines = (
-        line
-        for config in configs_of(listed, cluster.metadata.name).values()
-        for line in str((config.get("data") or {}).get(naming.PROPERTIES, "")).splitlines()
+def config_maps_of(listed: Listed) -> dict[str, Data]:
+    """The content of the listed ConfigMaps."""
+    return {
+        name: {
+            **{entry: text.encode() for entry, text in (item.get("data") or {}).items()},
+            **_decoded(item.get("binaryData") or {}),
+        }
+        for name, item in listed.objects.get("ConfigMap", {}).items()
+    }
+
+
+def files_in_use(listed: Listed, cluster: BrokerCluster) -> set[str]:
+    """The files of listeners that a broker's ConfigMap names."""
+    configs = configs_of(listed, cluster.metadata.name).values()
+    return cluster_secrets.files_in_use(
+        str((config.get("data") or {}).get(naming.PROPERTIES, "")) for config in configs
     )
-    return cluster_secrets.listeners_in_use(lines)
 
 
 def client_properties(listed: Listed, cluster: str) -> dict[str, str]:

@@ -13,8 +13,9 @@ import signal
 import socket
 import time
 from collections.abc import Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import click
@@ -22,18 +23,20 @@ from aiohttp import web
 from prometheus_client import disable_created_metrics
 
 from ottla import logs
-from ottla_operator.kubernetes import handlers
+from ottla_operator.kubernetes import admission, handlers
 from ottla_operator.kubernetes.api import Api, ApiError, load_config
 from ottla_operator.kubernetes.controller import Controller
 from ottla_operator.kubernetes.lease import Election
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.metrics import Metrics
 from ottla_operator.kubernetes.release import release_all
+from ottla_operator.kubernetes.webhook_certificate import WebhookCertificate
 
 log = logging.getLogger(__name__)
 
 # The operator's pod may take its whole grace period to end, and its Lease to be free.
 _RELEASE_WAIT_S: Final = 90
+_WEBHOOK_ENDS_S: Final = 5
 _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -72,6 +75,26 @@ _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/nam
     help="Allow additional containers in pod templates. They get the operator's security context.",
 )
 @click.option(
+    "--webhook",
+    metavar="NAME",
+    help="Serve the validating webhook behind the Service NAME, with the certificate in the Secret NAME; in "
+    "a pod.",
+)
+@click.option(
+    "--webhook-configuration",
+    metavar="NAME",
+    default="",
+    help="Make and renew the webhook's certificate, and keep its authority in this "
+    "ValidatingWebhookConfiguration. Default: others do it.",
+)
+@click.option(
+    "--webhook-port",
+    default=9443,
+    show_default=True,
+    type=click.IntRange(1, 65535),
+    help="The port of the webhook.",
+)
+@click.option(
     "--rolling-clusters-max",
     default=1,
     show_default=True,
@@ -89,6 +112,9 @@ def operator(
     lease: str | None,
     release: bool,
     allow_sidecars: bool,
+    webhook: str | None,
+    webhook_configuration: str,
+    webhook_port: int,
     rolling_clusters_max: int,
     log_level: str,
 ) -> None:
@@ -100,6 +126,8 @@ def operator(
     logs.configure(log_level)
     for noisy in ("kopf", "aiohttp.access", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    # It logs each refusal of the webhook as an error.
+    logging.getLogger("kopf.objects").setLevel(logging.CRITICAL)
     try:
         load_config()
     except RuntimeError as error:
@@ -110,12 +138,17 @@ def operator(
             raise click.UsageError("--lease needs a pod, whose namespace the Lease is in")
         if lease:
             images = replace(images, operator=f"{images.operator_namespace}/{lease}")
+        if webhook and not images.operator_namespace:
+            raise click.UsageError("--webhook needs a pod, whose namespace its Service is in")
         if release:
             if not lease:
                 raise click.UsageError("--release needs --lease")
             asyncio.run(_release(images, namespaces, lease))
             return
-        lost = asyncio.run(_run(images, namespaces, resync_s, http_port, lease or "", rolling_clusters_max))
+        serving = _Webhook(webhook, webhook_configuration, webhook_port) if webhook else None
+        lost = asyncio.run(
+            _run(images, namespaces, resync_s, http_port, lease or "", rolling_clusters_max, serving)
+        )
     except ApiError as error:
         raise click.ClickException(error.message) from None
     except TimeoutError:
@@ -148,6 +181,25 @@ def _own_namespace() -> str:
         return ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Webhook:
+    """The options of the webhook."""
+
+    name: str
+    configuration: str
+    port: int
+
+    async def serve(self, api: Api, images: Images, stopping: asyncio.Event) -> None:
+        """Serve until `stopping` is set."""
+        with TemporaryDirectory(prefix="webhook-") as folder:
+            namespace = images.operator_namespace
+            certificate = WebhookCertificate(
+                api, namespace, self.name, self.configuration, Path(folder), _clock_ms, os.urandom
+            )
+            reviewer = admission.Reviewer(api, images.allow_sidecars, time.monotonic)
+            await admission.serve(reviewer, certificate, self.port, stopping)
+
+
 async def _run(
     images: Images,
     namespaces: Sequence[str],
@@ -155,6 +207,7 @@ async def _run(
     http_port: int,
     lease: str,
     rolling_clusters_max: int,
+    webhook: _Webhook | None,
 ) -> str:
     """Run until a signal. Returns why it ended without one, or ""."""
     stopping = asyncio.Event()
@@ -163,11 +216,13 @@ async def _run(
         loop.add_signal_handler(number, stopping.set)
     disable_created_metrics()  # type: ignore[no-untyped-call]
     metrics = Metrics()
-    api, lease_api = Api(metrics.count_request), Api(metrics.count_request)
+    api, lease_api, webhook_api = (Api(metrics.count_request) for _ in range(3))
     controller = Controller(
         api, images, metrics, _clock_ms, resync_s, namespaces, rolling_clusters_max=rolling_clusters_max
     )
     server = await _serve(http_port, controller, metrics) if http_port else None
+    # Served before this operator leads, and also while it never does.
+    serving = asyncio.ensure_future(webhook.serve(webhook_api, images, stopping)) if webhook else None
     try:
         if not lease:
             await _work(controller, namespaces, metrics, stopping)
@@ -188,8 +243,11 @@ async def _run(
     finally:
         if server is not None:
             await server.cleanup()
-        api.close()
-        lease_api.close()
+        if serving is not None:
+            stopping.set()
+            await asyncio.wait([serving], timeout=_WEBHOOK_ENDS_S)
+        for each in (api, lease_api, webhook_api):
+            each.close()
 
 
 async def _release(images: Images, namespaces: Sequence[str], lease: str) -> None:

@@ -8,7 +8,7 @@ pod that restarts outside its turn in a roll has its previous settings. Only the
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from ottla_operator.kubernetes import certificates, naming
@@ -66,7 +66,7 @@ _DEFAULT_RESOURCES: Final[Mapping[str, Any]] = {"requests": {"cpu": "100m", "mem
 def traits(cluster: BrokerCluster, images: Images, zookeeper: ZooKeeperSecurity) -> dict[str, str]:
     """The parts of a broker's revision besides its settings, by the name that a restart reason has: the whole
     pod template, of which the number of brokers is no part, and all settings that the operator writes."""
-    template = broker_template(cluster, images, 1)
+    template = broker_template(cluster, images, range(1))
     for container in template["spec"]["containers"]:
         if container["name"] == "broker":
             container.pop("image")
@@ -164,7 +164,14 @@ def build_broker_config(
         naming.BROKER,
         {"data": {naming.PROPERTIES: "\n".join(lines) + "\n"}},
         all_annotations,
+        _pool_labels(cluster, broker),
     )
+
+
+def _pool_labels(cluster: BrokerCluster, broker: int) -> dict[str, str]:
+    """The labels of the objects of a BrokerPool's broker; {} for a broker of the cluster's own pool."""
+    pool = cluster.pool_of(broker)
+    return {} if pool is None else {naming.POOL_LABEL: pool.name, naming.BROKER_LABEL: str(broker)}
 
 
 def _escaped(value: str) -> str:
@@ -174,8 +181,8 @@ def _escaped(value: str) -> str:
 # ---- pods
 
 
-def broker_template(cluster: BrokerCluster, images: Images, replicas: int) -> Manifest:
-    """The pod template of the brokers, with the spec's template merged into it."""
+def broker_template(cluster: BrokerCluster, images: Images, brokers: Collection[int]) -> Manifest:
+    """The pod template of these brokers, with the spec's template merged into it."""
     name = cluster.metadata.name
     template = {
         "metadata": {"labels": naming.labels(name, naming.BROKER), **_scrape_annotations(cluster)},
@@ -188,7 +195,7 @@ def broker_template(cluster: BrokerCluster, images: Images, replicas: int) -> Ma
             "topologySpreadConstraints": _spread(cluster),
             "containers": [_container(cluster, images)],
             "volumes": [
-                {"name": "config", "projected": {"sources": _config_sources(name, replicas)}},
+                {"name": "config", "projected": {"sources": _config_sources(name, brokers)}},
                 {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
                 {"name": "tmp", "emptyDir": {}},
                 *([_RACK_VOLUME] if cluster.spec.rack is not None else []),
@@ -209,7 +216,7 @@ def _scrape_annotations(cluster: BrokerCluster) -> Manifest:
     return {"annotations": {f"prometheus.io/{name}": value for name, value in scrape.items()}}
 
 
-def _config_sources(cluster: str, replicas: int) -> list[Manifest]:
+def _config_sources(cluster: str, brokers: Collection[int]) -> list[Manifest]:
     """Each broker's settings in a directory of its pod's name. A missing ConfigMap affects its own broker
     only."""
     return [
@@ -225,7 +232,7 @@ def _config_sources(cluster: str, replicas: int) -> list[Manifest]:
                 ],
             }
         }
-        for broker in range(replicas)
+        for broker in brokers
     ]
 
 
@@ -287,24 +294,50 @@ def _spread(cluster: BrokerCluster) -> list[Manifest]:
 def build_stateful_set(
     cluster: BrokerCluster, images: Images, replicas: int, launch: BrokerLaunch
 ) -> Manifest:
-    """`launch`: of the revision of its template. Its restart has the annotation of `kubectl rollout restart`,
-    which the operator would undo otherwise."""
-    template = broker_template(cluster, images, replicas)
+    """The StatefulSet of the cluster's own pool. `launch`: of the revision of its template."""
+    return _stateful_set(
+        cluster, images, naming.brokers_name(cluster.metadata.name), range(replicas), replicas, launch, {}
+    )
+
+
+def build_broker_set(
+    cluster: BrokerCluster, images: Images, broker: int, replicas: int, launch: BrokerLaunch
+) -> Manifest:
+    """The StatefulSet of one broker of a BrokerPool. Its pod has a DNS name of the headless Service of all
+    brokers. `replicas`: 0 or 1."""
+    name, labels = naming.broker_set(cluster.metadata.name, broker), _pool_labels(cluster, broker)
+    assert labels, f"broker {broker} belongs to a BrokerPool"
+    return _stateful_set(cluster.of_broker(broker), images, name, [broker], replicas, launch, labels)
+
+
+def _stateful_set(
+    cluster: BrokerCluster,
+    images: Images,
+    name: str,
+    brokers: Collection[int],
+    replicas: int,
+    launch: BrokerLaunch,
+    labels: Mapping[str, str],
+) -> Manifest:
+    """`labels`: of the set and its pods and claims, besides those of all brokers. A restart has the
+    annotation of `kubectl rollout restart`, which the operator would undo otherwise."""
+    template = broker_template(cluster, images, brokers)
+    template["metadata"]["labels"] = {**template["metadata"]["labels"], **labels}
     if RESTART in launch.static:
         annotations = template["metadata"].setdefault("annotations", {})
         annotations[naming.RESTARTED_AT_ANNOTATION] = launch.static[RESTART]
-    name, storage = naming.brokers_name(cluster.metadata.name), cluster.spec.storage
+    storage, selected = cluster.spec.storage, naming.selector_labels(cluster.metadata.name, naming.BROKER)
     spec = {
         "replicas": replicas,
-        "serviceName": name,
+        "serviceName": naming.brokers_name(cluster.metadata.name),
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "OnDelete"},
-        "selector": {"matchLabels": naming.selector_labels(cluster.metadata.name, naming.BROKER)},
+        "selector": {"matchLabels": {**selected, **labels}},
         "template": template,
         "volumeClaimTemplates": [claim_template(storage.size or DEFAULT_SIZE, storage.storage_class)],
     }
     of_set = {naming.HASH_ANNOTATION: launch.config_hash}
-    return build(cluster, "apps/v1", "StatefulSet", name, naming.BROKER, {"spec": spec}, of_set)
+    return build(cluster, "apps/v1", "StatefulSet", name, naming.BROKER, {"spec": spec}, of_set, labels)
 
 
 # ---- racks: the rack label of a pod's node becomes `broker.rack`

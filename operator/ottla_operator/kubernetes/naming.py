@@ -11,6 +11,7 @@ from typing import Final
 
 from ottla_operator.resources.cluster import CLUSTER_NAME, CLUSTER_NAME_MAX
 from ottla_operator.resources.common import GROUP
+from ottla_operator.resources.pool import FIRST_ID
 
 MANAGER: Final = "ottla-operator"
 FINALIZER: Final = f"{GROUP}/operator"
@@ -19,6 +20,9 @@ CLUSTER_LABEL: Final = f"{GROUP}/cluster"
 COMPONENT_LABEL: Final = f"{GROUP}/component"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 
+POOL_LABEL: Final = f"{GROUP}/pool"
+"""Of all objects of a broker of a BrokerPool, with the pool's name."""
+BROKER_LABEL: Final = f"{GROUP}/broker-id"
 PIPELINE_LABEL: Final = f"{GROUP}/pipeline"
 
 BROKER, ZOOKEEPER, SECURITY = "broker", "zookeeper", "security"
@@ -63,8 +67,26 @@ def brokers_name(cluster: str) -> str:
     return f"{cluster}-brokers"
 
 
+def is_of_pool(broker: int) -> bool:
+    """Whether the broker belongs to a BrokerPool, and has a StatefulSet of its own."""
+    return broker >= FIRST_ID
+
+
+def broker_set(cluster: str, broker: int) -> str:
+    """The StatefulSet of a broker."""
+    return broker_config(cluster, broker) if is_of_pool(broker) else brokers_name(cluster)
+
+
 def broker_pod(cluster: str, broker: int) -> str:
-    return f"{brokers_name(cluster)}-{broker}"
+    return f"{broker_set(cluster, broker)}-{0 if is_of_pool(broker) else broker}"
+
+
+def broker_of_pod(cluster: str, pod: str) -> int | None:
+    """The id of the broker in a pod; None for a pod that is no broker's."""
+    for number in re.findall(r"-([0-9]{1,9})(?=-|$)", pod)[-2:]:
+        if pod == broker_pod(cluster, int(number)):
+            return int(number)
+    return None
 
 
 def broker_config(cluster: str, broker: int) -> str:

@@ -59,12 +59,18 @@ def name_of(item: Object) -> str:
     return str(item["metadata"]["name"])
 
 
+RACK: Final = "broker.rack"
 FENCED: Final = "fenced"
 """The key, in the settings that a pod runs with, of a broker that must not run."""
 
 
 def uid_of(item: Object) -> str:
     return str(item["metadata"].get("uid", ""))
+
+
+def labels_of(item: Object) -> Mapping[str, str]:
+    labels: Mapping[str, str] = item["metadata"].get("labels") or {}
+    return labels
 
 
 def annotations_of(item: Object) -> Mapping[str, str]:
@@ -86,9 +92,13 @@ def last_restart(stateful_set: Object | None, pods: Iterable[Object]) -> str:
 
 
 def pods_of(listed: Listed, cluster: str) -> dict[int, Object]:
-    """Broker pods by ordinal, also those without an owner."""
-    found = listed.of_component("Pod", naming.BROKER)
-    return {n: pod for n, pod in found.items() if name_of(pod) == naming.broker_pod(cluster, n)}
+    """Broker pods by broker id, also those without an owner."""
+    found = {}
+    for name, pod in listed.objects.get("Pod", {}).items():
+        broker = naming.broker_of_pod(cluster, name)
+        if broker is not None and labels_of(pod).get(naming.COMPONENT_LABEL) == naming.BROKER:
+            found[broker] = pod
+    return found
 
 
 def configs_of(listed: Listed, cluster: str) -> dict[int, Object]:
@@ -161,7 +171,15 @@ def _instance(
     loss = volume_loss(pod, claim, naming.data_claim(name))
     if pod is None:
         return BrokerInstance(
-            broker, "Stopped", config_hash=config_hash, settings=settings, name=name, volume_loss=loss
+            broker,
+            "Stopped",
+            config_hash=config_hash,
+            settings=settings,
+            rack=settings.get(RACK),
+            name=name,
+            volume_loss=loss,
+            pool=_pool(pod, config),
+            delete_volume=_is_owned(claim),
         )
     seen = container_of(pod, "broker")
     state, message = pod_state(pod, seen)
@@ -180,13 +198,26 @@ def _instance(
         ready_since_ms=ready_since,
         started_at_ms=_started_at(pod, seen),
         crashes=crashes,
-        rack=_rack(pod),
+        rack=settings.get(RACK) or _rack(pod),
+        pool=_pool(pod, config),
+        delete_volume=_is_owned(claim),
         name=name,
         message=message,
         process_started=state != "Starting" or "running" in (seen.get("state") or {}),
         volume_loss=loss,
         fenced=settings.get(FENCED) == "true",
     )
+
+
+def _pool(pod: Object | None, config: Object | None) -> str:
+    """The BrokerPool in the labels of the broker's objects."""
+    found = (labels_of(item).get(naming.POOL_LABEL, "") for item in (config, pod) if item is not None)
+    return next((pool for pool in found if pool), "")
+
+
+def _is_owned(claim: Object | None) -> bool:
+    """Whether the claim has an owner with which it is deleted: its deleteClaim when it was last applied."""
+    return claim is not None and bool(claim["metadata"].get("ownerReferences"))
 
 
 def _started_at(pod: Object, seen: Object) -> int | None:

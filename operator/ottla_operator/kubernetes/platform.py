@@ -13,7 +13,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from ssl import SSLError
 
 from ottla.security.stores import StoreProblem
@@ -35,7 +35,7 @@ from ottla_operator.kubernetes.external_access import ROUTE_KINDS, TLS_ROUTE_API
 from ottla_operator.kubernetes.listeners import Advertised
 from ottla_operator.kubernetes.managed_fields import foreign_fields
 from ottla_operator.kubernetes.manifests_common import Images, Manifest, is_of_former
-from ottla_operator.kubernetes.observing import Object, annotations_of, name_of, uid_of
+from ottla_operator.kubernetes.observing import Object, annotations_of, labels_of, name_of, uid_of
 from ottla_operator.kubernetes.zookeeper_client import FindRoles, SetAcls, roles_of, set_acls
 from ottla_operator.kubernetes.zookeeper_planning import (
     ServerRole,
@@ -52,6 +52,7 @@ from ottla_operator.planning.cluster_secrets import (
     authorities,
     clients_trust,
     generated_authorities,
+    given_config_maps,
     given_secrets,
     plan_secrets,
     renewable_secrets,
@@ -64,7 +65,7 @@ from ottla_operator.planning.observed import BrokerInstance, ZooKeeperServer, Zo
 from ottla_operator.planning.revision import RESTART_OF_BROKER, PerBroker
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import Listener, ListenerStatus
+from ottla_operator.resources.cluster import Listener, ListenerStatus, Storage
 from ottla_operator.resources.common import RENEW_ANNOTATION, REPLACE_KEY_ANNOTATION, RESTART_POD_ANNOTATION
 
 log = logging.getLogger(__name__)
@@ -163,21 +164,26 @@ class KubernetesPlatform:
         return self._zookeeper_state(cluster), instances
 
     async def _find_given(self, cluster: BrokerCluster) -> None:
-        """Find the Secrets of others. One that cannot be read counts as missing."""
-        for name in sorted(given_secrets(cluster) if cluster.spec.is_secured else ()):
-            if self._objects.listed.find("Secret", name) is None:
+        """Find the Secrets and ConfigMaps of others. One that cannot be read counts as missing."""
+        if not cluster.spec.is_secured:
+            return
+        wanted = [("Secret", name) for name in sorted(given_secrets(cluster))]
+        wanted += [("ConfigMap", name) for name in sorted(given_config_maps(cluster))]
+        for kind, name in wanted:
+            if self._objects.listed.find(kind, name) is None:
                 try:
-                    await self._objects.find_unlabelled("Secret", name)
+                    await self._objects.find_unlabelled(kind, name)
                 except StepFailed as failure:
                     log.warning("%s", failure.message)
 
     async def _find_relabelled(self) -> None:
         """Find pods and claims whose labels were changed: without its claim, a broker would count as one
         that has lost its volume."""
-        for stateful_set, component in ((self._set, naming.BROKER), (self._servers_set, naming.ZOOKEEPER)):
-            labels = naming.selector_labels(self._name, component)
+        sets = (self._set, *self._broker_sets().values(), self._servers_set)
+        for stateful_set in sets:
             if stateful_set is None:
                 continue
+            labels: Mapping[str, str] = stateful_set["spec"]["selector"]["matchLabels"]
             for ordinal in range(_replicas(stateful_set)):
                 pod = f"{name_of(stateful_set)}-{ordinal}"
                 await self._objects.find_relabelled("Pod", pod, labels)
@@ -242,8 +248,21 @@ class KubernetesPlatform:
 
     @property
     def _set(self) -> Object | None:
-        """The brokers' StatefulSet."""
+        """The StatefulSet of the cluster's own pool."""
         return self._objects.listed.find("StatefulSet", naming.brokers_name(self._name))
+
+    def _set_of(self, broker: int) -> Object | None:
+        """The StatefulSet of a broker."""
+        return self._objects.listed.find("StatefulSet", naming.broker_set(self._name, broker))
+
+    def _broker_sets(self) -> dict[int, Object]:
+        """The StatefulSets of brokers of BrokerPools, by broker id."""
+        found = {}
+        for name, item in self._objects.listed.objects.get("StatefulSet", {}).items():
+            broker = naming.ordinal_of(name)
+            if broker is not None and naming.is_of_pool(broker) and self._set_of(broker) is item:
+                found[broker] = item
+        return found
 
     def _pods(self) -> dict[int, Object]:
         return observing.pods_of(self._objects.listed, self._name)
@@ -282,6 +301,9 @@ class KubernetesPlatform:
         await self._own_claims(cluster, ensured)
         await self._grow_volumes(cluster, ensured)
         await ensured.attempt(self._ensure_set(cluster, launches.default))
+        for broker in sorted({*self._configs(), *self._broker_sets()}):
+            if cluster.pool_of(broker) is not None:
+                await ensured.attempt(self._ensure_broker_set(cluster, broker, launches.of(broker)))
         if self._zookeeper.sets_acls and certified and await ensured.attempt(self._set_node_acls(cluster)):
             await self._ensure_zookeeper(cluster, ServerStage.TLS, ensured)
         ensured.findings += [*self._volume_findings(cluster), *self._objects.findings()]
@@ -308,6 +330,7 @@ class KubernetesPlatform:
         if going is None:
             return ""
         pod = observing.zookeeper_pods(self._objects.listed, self._name)[going]
+        await self._objects.check_pod(stateful_set, name_of(pod))
         await self._objects.delete_pod(pod)
         return f"replace pod {name_of(pod)}"
 
@@ -454,7 +477,8 @@ class KubernetesPlatform:
                 )
                 for listener in cluster.spec.listeners
             },
-            in_use=certificates.listeners_in_use(self._objects.listed, cluster),
+            in_use=certificates.files_in_use(self._objects.listed, cluster),
+            config_maps=certificates.config_maps_of(self._objects.listed),
             renew=renew,
         )
         given = [name for name in authorities(self._name) if name not in generated_authorities(cluster)]
@@ -503,7 +527,8 @@ class KubernetesPlatform:
         rack = cluster.spec.rack
         if rack is None:
             return
-        for pod in observing.pods_without_rack(self._pods()):
+        pods = {b: pod for b, pod in self._pods().items() if cluster.of_broker(b).spec.rack is not None}
+        for pod in observing.pods_without_rack(pods):
             await ensured.attempt(self._annotate_with_rack(pod, rack.topology_key))
 
     async def _annotate_with_rack(self, pod: Object, topology_key: str) -> str:
@@ -519,7 +544,7 @@ class KubernetesPlatform:
         else is to change waits for the broker's restart."""
         configs, known = self._configs(), _known_hashes(cluster)
         for broker, pod in self._pods().items():
-            if broker in configs or pod["metadata"].get("deletionTimestamp"):
+            if broker in configs or pod["metadata"].get("deletionTimestamp") or _is_left(cluster, broker):
                 continue
             launch = launches.of(broker)
             running = known.get(broker) or observing.UNKNOWN_HASH
@@ -527,7 +552,7 @@ class KubernetesPlatform:
             await ensured.attempt(self._ensure_config(cluster, broker, launch, replaced))
         for broker, config in configs.items():
             annotations, launch = annotations_of(config), launches.of(broker)
-            if annotations.get(naming.HASH_ANNOTATION) != launch.config_hash:
+            if annotations.get(naming.HASH_ANNOTATION) != launch.config_hash or _is_left(cluster, broker):
                 continue
             if not self._has_moved(cluster, broker) and not self._is_address_pending(cluster, broker):
                 replaced = {key: annotations[key] for key in _OF_REPLACED if key in annotations}
@@ -544,9 +569,22 @@ class KubernetesPlatform:
         """Apply the StatefulSet, unless its new template must wait for the start of a roll."""
         live = self._set
         if live is None:
-            brokers = self._configs()
+            brokers = [broker for broker in self._configs() if not naming.is_of_pool(broker)]
             return await self._apply_set(cluster, launch, max(brokers) + 1) if brokers else ""
-        manifest = self._set_manifest(cluster, launch, _replicas(live))
+        return await self._ensure_live_set(live, self._set_manifest(cluster, launch, _replicas(live)), launch)
+
+    async def _ensure_broker_set(self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch) -> str:
+        """The same for a broker of a BrokerPool. One that was deleted is created with the broker's pod, or
+        without it; only steps start and stop brokers."""
+        live, pod = self._set_of(broker), self._pods().get(broker)
+        if live is not None:
+            replicas = min(1, _replicas(live))
+            manifest = self._broker_set_manifest(cluster, broker, launch, replicas)
+            return await self._ensure_live_set(live, manifest, launch)
+        replicas = 0 if pod is None else 1
+        return await self._objects.ensure(self._broker_set_manifest(cluster, broker, launch, replicas))
+
+    async def _ensure_live_set(self, live: Object, manifest: Manifest, launch: BrokerLaunch) -> str:
         if annotations_of(live).get(naming.HASH_ANNOTATION) != launch.config_hash:
             return await self._objects.remove_additions(manifest)
         done = await self._objects.ensure(manifest)
@@ -568,15 +606,23 @@ class KubernetesPlatform:
         manifest = manifests_brokers.build_stateful_set(cluster, self._images, replicas, launch)
         return volumes.never_shrinking(manifest, self._set)
 
+    def _broker_set_manifest(
+        self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch, replicas: int
+    ) -> Manifest:
+        manifest = manifests_brokers.build_broker_set(cluster, self._images, broker, replicas, launch)
+        return volumes.never_shrinking(manifest, self._set_of(broker))
+
     async def _grow_volumes(self, cluster: BrokerCluster, ensured: Ensured) -> None:
-        for component, (size, _, _) in _storages(cluster).items():
-            for claim in self._claims(component):
-                if volumes.is_smaller(claim, size):
-                    await ensured.attempt(self._objects.grow(claim, size))
+        for volume in _volumes(cluster):
+            for claim in self._claims(volume):
+                if volumes.is_smaller(claim, volume.size):
+                    await ensured.attempt(self._objects.grow(claim, volume.size))
 
     async def _check_classes(self, cluster: BrokerCluster, ensured: Ensured) -> None:
-        for component, (_, storage_class, field) in _storages(cluster).items():
-            needed = volumes.classes_to_check(self._claims(component), storage_class, field)
+        for volume in _volumes(cluster):
+            needed = volumes.classes_to_check(
+                self._claims(volume), volume.storage.storage_class, volume.field
+            )
             for name, what in needed.items():
                 if name is None:
                     ensured.failures.append(
@@ -588,23 +634,23 @@ class KubernetesPlatform:
     async def _own_claims(self, cluster: BrokerCluster, ensured: Ensured) -> None:
         """Have claims deleted with the BrokerCluster, or not: `deleteClaim`. A StatefulSet's own policy would
         delete them whenever a user deletes the StatefulSet."""
-        for component, storage in (
-            (naming.BROKER, cluster.spec.storage),
-            (naming.ZOOKEEPER, manifests_zookeeper.managed(cluster).storage),
-        ):
-            for claim in self._claims(component):
-                await ensured.attempt(self._objects.own_claim(cluster, claim, delete=storage.delete_claim))
+        for volume in _volumes(cluster):
+            for claim in self._claims(volume):
+                delete = volume.storage.delete_claim
+                await ensured.attempt(self._objects.own_claim(cluster, claim, delete=delete))
 
     def _volume_findings(self, cluster: BrokerCluster) -> list[Finding]:
         return volumes.finding_of(
             difference
-            for component, (size, storage_class, field) in _storages(cluster).items()
-            for difference in volumes.differences(self._claims(component), size, storage_class, field)
+            for volume in _volumes(cluster)
+            for difference in volumes.differences(
+                self._claims(volume), volume.size, volume.storage.storage_class, volume.field
+            )
         )
 
-    def _claims(self, component: str) -> list[Object]:
+    def _claims(self, volume: _Volume) -> list[Object]:
         claims = self._objects.listed.objects.get("PersistentVolumeClaim", {})
-        return [claims[name] for name in sorted(claims) if _component(claims[name]) == component]
+        return [claims[name] for name in sorted(claims) if volume.is_of(claims[name])]
 
     # ---- ZooKeeper
 
@@ -619,22 +665,31 @@ class KubernetesPlatform:
     # ---- brokers
 
     async def start_broker(self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch | None) -> None:
-        live = self._set
-        replicas = max(broker + 1, _replicas(live) if live is not None else 0)
+        live = self._set_of(broker)
+        replicas = self._replicas_with(broker)
         if launch is not None:
             await self._replace(cluster, broker, launch, replicas)
         elif live is not None and _replicas(live) < replicas:
             # The StatefulSet starts the pod itself, unless it has too few replicas.
             await self._objects.scale(live, replicas)
 
+    def _replicas_with(self, broker: int) -> int:
+        """The replicas of the broker's StatefulSet with which it runs."""
+        live = self._set_of(broker)
+        if naming.is_of_pool(broker):
+            return 1
+        return max(broker + 1, _replicas(live) if live is not None else 0)
+
     async def stop_broker(
         self, cluster: BrokerCluster, broker: int, after: BrokerLaunch | None = None
     ) -> None:
-        live = self._set
+        live = self._set_of(broker)
+        without = 0 if naming.is_of_pool(broker) else broker
         if after is not None:
-            await self._replace(cluster, broker, after, _replicas(live) if live is not None else broker + 1)
-        elif live is not None and _replicas(live) > broker:
-            await self._objects.scale(live, broker)
+            with_it = self._replicas_with(broker)
+            await self._replace(cluster, broker, after, with_it if live is None else _replicas(live))
+        elif live is not None and _replicas(live) > without:
+            await self._objects.scale(live, without)
         elif live is None and broker in self._pods():
             await self._objects.delete_pod(self._pods()[broker])
 
@@ -650,8 +705,14 @@ class KubernetesPlatform:
         stale = running != launch.config_hash or fenced or self._has_moved(cluster, broker)
         stale = stale or _restart_asked(pod)
         replaced = _replaced(pod, running or observing.UNKNOWN_HASH, settings) if pod and stale else None
+        if naming.is_of_pool(broker):
+            manifest = self._broker_set_manifest(cluster, broker, launch, min(1, replicas))
+        else:
+            manifest = self._set_manifest(cluster, launch, replicas)
+        if pod is None or stale:
+            await self._objects.check_pod(manifest, naming.broker_pod(self._name, broker))
         await self._objects.ensure(self._config(cluster, broker, launch, replaced))
-        await self._apply_set(cluster, launch, replicas)
+        await self._objects.ensure(manifest)
         if pod is not None and stale:
             await self._objects.delete_pod(pod)
 
@@ -687,15 +748,18 @@ class KubernetesPlatform:
             return False
 
     async def remove_broker(self, cluster: BrokerCluster, broker: int, *, delete_volume: bool) -> None:
-        live = self._set
-        if live is not None and _replicas(live) > broker:
-            await self._objects.scale(live, broker)
+        live = self._set_of(broker)
+        without = 0 if naming.is_of_pool(broker) else broker
+        if live is not None and _replicas(live) > without:
+            await self._objects.scale(live, without)
         pod = naming.broker_pod(self._name, broker)
         if broker in self._pods():
             raise StepFailed("StillRunning", f"pod {pod} still exists")
         # The volume first: after an interruption, the ConfigMap still identifies the broker.
         if delete_volume:
             await self._objects.delete("PersistentVolumeClaim", naming.data_claim(pod))
+        if naming.is_of_pool(broker):
+            await self._objects.delete("StatefulSet", naming.broker_set(self._name, broker))
         await self._objects.delete("ConfigMap", naming.broker_config(self._name, broker))
 
     async def replace_broker(self, cluster: BrokerCluster, broker: int) -> None:
@@ -749,26 +813,42 @@ def _replicas(stateful_set: Object) -> int:
     return int(stateful_set["spec"].get("replicas", 1))
 
 
-def _component(item: Object) -> str:
-    return str((item["metadata"].get("labels") or {}).get(naming.COMPONENT_LABEL, ""))
+def _is_left(cluster: BrokerCluster, broker: int) -> bool:
+    """Whether the broker's BrokerPool is deleted, so that its settings are not known any more."""
+    return naming.is_of_pool(broker) and cluster.pool_of(broker) is None
 
 
-def _storages(cluster: BrokerCluster) -> dict[str, tuple[str | int, str | None, str]]:
-    """(size, class, path in the spec) of the volumes, by component."""
-    of_brokers, of_servers = cluster.spec.storage, manifests_zookeeper.managed(cluster).storage
-    found = {
-        naming.BROKER: (
-            of_brokers.size or manifests_brokers.DEFAULT_SIZE,
-            of_brokers.storage_class,
-            "spec.storage",
-        )
-    }
+@dataclass(frozen=True, slots=True)
+class _Volume:
+    """The volumes of a component, or of a BrokerPool, in the spec."""
+
+    component: str
+    pool: str
+    storage: Storage
+    size: str | int
+    field: str
+    """The path in the spec."""
+
+    def is_of(self, claim: Object) -> bool:
+        labels = labels_of(claim)
+        component, pool = labels.get(naming.COMPONENT_LABEL), labels.get(naming.POOL_LABEL, "")
+        return (component, pool) == (self.component, self.pool)
+
+
+def _volumes(cluster: BrokerCluster) -> list[_Volume]:
+    def of_brokers(pool: str, storage: Storage, field: str) -> _Volume:
+        size = storage.size or manifests_brokers.DEFAULT_SIZE
+        return _Volume(naming.BROKER, pool, storage, size, field)
+
+    found = [of_brokers("", cluster.spec.storage, "spec.storage")]
+    found += [
+        of_brokers(pool.name, pool.spec.storage, f"BrokerPool {pool.name} spec.storage")
+        for pool in cluster.pools
+    ]
     if cluster.spec.zookeeper.connect is None:
-        found[naming.ZOOKEEPER] = (
-            of_servers.size or manifests_zookeeper.DEFAULT_SIZE,
-            of_servers.storage_class,
-            "spec.zookeeper.managed.storage",
-        )
+        storage = manifests_zookeeper.managed(cluster).storage
+        size = storage.size or manifests_zookeeper.DEFAULT_SIZE
+        found.append(_Volume(naming.ZOOKEEPER, "", storage, size, "spec.zookeeper.managed.storage"))
     return found
 
 

@@ -22,7 +22,15 @@ from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.naming import FINALIZER, name_problem
 from ottla_operator.platform.interfaces import Recorder
 from ottla_operator.reconcile import DELETION_DEADLINE_MS
-from ottla_operator.resources import API_VERSION, KINDS, AnyResource, BrokerCluster, Pipeline, Problem
+from ottla_operator.resources import (
+    API_VERSION,
+    KINDS,
+    AnyResource,
+    BrokerCluster,
+    BrokerPool,
+    Pipeline,
+    Problem,
+)
 from ottla_operator.resources.common import Metadata, Status
 from ottla_operator.resources.loading import invalid_finding, parse_resource, status_with
 from ottla_operator.resources.pods import PodTemplate, sidecar_problems
@@ -56,6 +64,8 @@ class KubernetesStore:
         self._in_force: dict[str, Object] = {}
         """Valid specs by resource key: the newest ones, or the last that were valid."""
         self._invalid_keys: set[str] = set()
+        self._returned: set[str] = set()
+        """The keys of the valid resources."""
         self.resource_count = 0
         """The number of listed resources, including invalid ones."""
 
@@ -74,6 +84,7 @@ class KubernetesStore:
         self._in_force, self._invalid_keys = {}, set()
         admitted = await asyncio.gather(*(self._admit(kind, item) for kind, item in listed))
         valid = [resource for resource in admitted if resource is not None]
+        self._returned = {resource.key for resource in valid}
         cluster = f"{BrokerCluster.definition.kind}/{self._cluster}"
         live = self._live.get(cluster)
         if live is None or _is_leaving(live) or any(resource.key == cluster for resource in valid):
@@ -181,6 +192,11 @@ class KubernetesStore:
             return False
         written = await self._write_status(f"{kind}/{metadata['name']}", wanted)
         return written and not _is_reported(status, ready.reason, metadata.get("generation"))
+
+    def withheld(self) -> Sequence[str]:
+        return [
+            key for key, item in self._live.items() if key not in self._returned and not _is_leaving(item)
+        ]
 
     # ---- writing
 
@@ -298,6 +314,9 @@ def problems_on_kubernetes(resource: AnyResource, *, allow_sidecars: bool) -> It
         managed = resource.spec.zookeeper.managed
         if managed is not None:
             templates["spec.zookeeper.managed.template.pod"] = managed.template.pod
+    elif isinstance(resource, BrokerPool):
+        if resource.spec.template.pod is not None:
+            templates = {"spec.template.pod": resource.spec.template.pod}
     elif isinstance(resource, Pipeline):
         templates = {
             "spec.driver.template.pod": resource.spec.driver.template.pod,

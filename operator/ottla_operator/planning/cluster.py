@@ -34,6 +34,7 @@ from ottla_operator.planning.scaling import (
     SCALE_UP,
     Members,
     Scaling,
+    deletes_volume,
     members_of,
     plan_scale_down,
     plan_scale_up,
@@ -96,6 +97,8 @@ class ClusterPlan:
     moves: Changes = field(default_factory=dict)
     """All planned reassignments, including later batches."""
     event_records: tuple[EventRecord, ...] = ()
+    waiting: Mapping[int, str] = field(default_factory=dict)
+    """What brokers that leave wait for."""
 
 
 # The creation of topics does not wait for a broker that takes longer than this to start.
@@ -182,6 +185,7 @@ def plan_cluster(
         status=status_of(cluster, observed, decided).model_copy(update=more),
         placement=_placement(observed, members),
         moves=scaling.changes,
+        waiting=scaling.waiting,
         event_records=(
             *_event_records(cluster.status.reassign_request, asked, fence_problem),
             *(EventRecord(reason, message) for reason, message in run.events),
@@ -232,7 +236,7 @@ def _plan_deletion(cluster: BrokerCluster, observed: Observed) -> ClusterPlan:
         if instance.state in ("Running", "Starting"):
             steps.append(StopBroker(broker, "the cluster is deleted"))
         elif instance.state in ("Stopped", "Crashed"):
-            steps.append(RemoveBroker(broker, delete_volume=cluster.spec.storage.delete_claim))
+            steps.append(RemoveBroker(broker, delete_volume=deletes_volume(cluster, instance)))
     if not observed.brokers and observed.zookeeper.running:
         steps.append(StopZooKeeper())
     message = (
@@ -355,7 +359,7 @@ def _scaling(
     if any(isinstance(step, CancelReassign) for step in run.scaling.steps):
         return run.scaling, asked, run
     if members.surplus:
-        scaling = plan_scale_down(cluster.spec, observed, members)
+        scaling = plan_scale_down(cluster, observed, members)
         if not roll.rests and cluster.spec.scale_down.policy != "Force":
             scaling = Scaling(
                 (), scaling.reason, scaling.remaining, "waiting for the rolling restart", "", scaling.waiting

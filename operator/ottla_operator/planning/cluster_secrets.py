@@ -20,6 +20,7 @@ cluster's authority issues one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -54,6 +55,7 @@ from ottla_operator.planning.given_certificates import (
     given_authority,
     given_pair,
     lacks_hosts,
+    trusted_certificates,
 )
 from ottla_operator.planning.listener_security import (
     broker_subject,
@@ -63,6 +65,7 @@ from ottla_operator.planning.listener_security import (
     zookeeper_subject,
 )
 from ottla_operator.resources import BrokerCluster
+from ottla_operator.resources.authentication import TrustedCertificates
 from ottla_operator.resources.cluster import CertificateAuthority, Listener
 from ottla_operator.resources.common import RENEW_ANNOTATION
 
@@ -118,16 +121,35 @@ def listener_file(listener: str) -> str:
     return f"{listener}.listener"
 
 
-def listeners_in_use(settings: Iterable[str]) -> set[str]:
-    """The listeners whose own certificates these values of settings name."""
-    suffix = f"{listener_file('')}.pem"
-    return {value.rpartition("/")[2].removesuffix(suffix) for value in settings if value.endswith(suffix)}
+def trusted_file(listener: str) -> str:
+    """The file in the brokers' Secret with what brokers trust for the listener's OAuth server."""
+    return f"{listener}.trusted.crt"
+
+
+def _trusted_of(listener: Listener) -> Sequence[TrustedCertificates]:
+    return (listener.authentication.tls_trusted_certificates if listener.authentication else None) or ()
+
+
+_OF_LISTENER = re.compile(r"/([-a-z0-9]+\.(?:listener\.pem|trusted\.crt))(?![-.\w])")
+
+
+def files_in_use(settings: Iterable[str]) -> set[str]:
+    """The files of listeners that these values of settings name."""
+    return {file for value in settings for file in _OF_LISTENER.findall(value)}
 
 
 def given_secrets(cluster: BrokerCluster) -> set[str]:
     """The Secrets of others that the plan needs."""
     sources = (listener.own_certificate for listener in listeners_of(cluster))
-    return {source.secret_name for source in sources if source is not None}
+    trusted = (source for listener in listeners_of(cluster) for source in _trusted_of(listener))
+    names = {source.secret_name for source in sources if source is not None}
+    return names | {source.secret_name for source in trusted if source.secret_name is not None}
+
+
+def given_config_maps(cluster: BrokerCluster) -> set[str]:
+    """The ConfigMaps of others that the plan needs."""
+    trusted = (source for listener in listeners_of(cluster) for source in _trusted_of(listener))
+    return {source.config_map_name for source in trusted if source.config_map_name is not None}
 
 
 def generated_authorities(cluster: BrokerCluster) -> list[str]:
@@ -173,12 +195,14 @@ def plan_secrets(
     hosts: Mapping[str, Sequence[str]] | None = None,
     in_use: Collection[str] = (),
     renew: Collection[str] = (),
+    config_maps: Mapping[str, Data] | None = None,
 ) -> SecretsPlan:
     """`brokers`: the names and addresses of each broker, by its file's name. `found`: the existing Secrets,
     also those of others (`given_secrets`). `zookeeper`: the names of the servers; empty without TLS. `hosts`:
-    where clients connect to, by listener with an own certificate. `in_use`: listeners whose own certificate
-    brokers use, though they may have another one after their next restart. `renew`: Secrets whose
-    certificates are to be renewed before they are due."""
+    where clients connect to, by listener with an own certificate. `in_use`: the files of listeners that
+    brokers use, though they may not after their next restart. `renew`: Secrets whose
+    certificates are to be renewed before they are due. `config_maps`: the existing ones among
+    `given_config_maps`."""
     name, spec = cluster.metadata.name, cluster.spec
     planner = _Planner(name, found, now_ms, random_bytes, renew)
     planner.plan_authority(clients_ca(name), spec.clients_ca)
@@ -186,9 +210,13 @@ def plan_secrets(
     subjects = {brokers_secret(name): {file: broker_subject(name, names) for file, names in brokers.items()}}
     own = [listener.name for listener in listeners_of(cluster) if listener.own_certificate is not None]
     all_names = list(dict.fromkeys(each for names in brokers.values() for each in names))
-    for listener in own:
-        subjects[brokers_secret(name)][listener_file(listener)] = broker_subject(name, all_names)
-    planner.plan_listeners(cluster, authority.trusted, hosts or {}, set(in_use) - set(own))
+    for one in own:
+        subjects[brokers_secret(name)][listener_file(one)] = broker_subject(name, all_names)
+    planner.keep(in_use)
+    for listener in listeners_of(cluster):
+        if _trusted_of(listener):
+            planner.plan_trusted(listener.name, _trusted_of(listener), config_maps or {})
+    planner.plan_listeners(cluster, authority.trusted, hosts or {})
     if zookeeper:
         subjects[zookeeper_secret(name)] = {ZOOKEEPER: zookeeper_subject(name, zookeeper)}
     subjects[operator_secret(name)] = {OPERATOR: operator_subject(name)}
@@ -280,6 +308,8 @@ class _Planner:
         self._renew = renew
         self._given: dict[str, dict[str, bytes]] = {}
         """Files that are not issued here, by Secret."""
+        self._kept: dict[str, bytes] = {}
+        """Files of listeners that brokers use still."""
         self._trusted: dict[str, bytes] = {}
         """What brokers trust, by file, with the times of changes."""
 
@@ -288,14 +318,11 @@ class _Planner:
         cluster: BrokerCluster,
         trusted: bytes,
         hosts: Mapping[str, Sequence[str]],
-        in_use: Collection[str],
     ) -> None:
         """Plan the listeners' own certificates, before those of brokers. `trusted`: of the cluster's
         authority."""
         secret = brokers_secret(self._cluster)
         existing, files = self._found.get(secret, {}), self._given.setdefault(secret, {})
-        kept = {f"{listener_file(former)}.pem" for former in in_use}
-        files |= {file: pem for file, pem in existing.items() if file in kept}
         for listener in listeners_of(cluster):
             source = listener.own_certificate
             if source is None:
@@ -322,6 +349,27 @@ class _Planner:
                 files[file] = existing[file]
             if flaw is not None:
                 self.plan.flaws.append(flaw)
+
+    def keep(self, files: Collection[str]) -> None:
+        """Keep these files of the brokers' Secret, unless they are planned otherwise."""
+        secret = brokers_secret(self._cluster)
+        existing = self._found.get(secret, {})
+        self._kept = {file: existing[file] for file in existing if file in files}
+
+    def plan_trusted(
+        self, listener: str, sources: Sequence[TrustedCertificates], config_maps: Mapping[str, Data]
+    ) -> None:
+        """Plan the file with what brokers trust for the listener's OAuth server."""
+        secret, file = brokers_secret(self._cluster), trusted_file(listener)
+        trusted, flaws = trusted_certificates(f"listener {listener}", sources, self._found, config_maps)
+        self.plan.flaws += flaws
+        before = self._found.get(secret, {}).get(file, b"")
+        # Fewer than the spec names could lock clients out.
+        wanted = before if flaws and before else trusted
+        if wanted:
+            self._given.setdefault(secret, {})[file] = wanted
+        if wanted != before:
+            self.plan.changes.setdefault(secret, []).append(f"{file}: certificates to trust")
 
     def plan_authority(self, name: str, spec: CertificateAuthority) -> Authority:
         """Plan the Secrets of an authority's key and certificates."""
@@ -459,6 +507,9 @@ class _Planner:
         for secret, trusted in secrets.items():
             if secret in self.plan.data:
                 self.plan.data[secret] = {**self.plan.data[secret], **trusted}
+        brokers = brokers_secret(self._cluster)
+        if brokers in self.plan.data:
+            self.plan.data[brokers] = {**self._kept, **self.plan.data[brokers]}
 
 
 def cluster_trust(cluster: str, data: Mapping[str, Data]) -> bytes:

@@ -34,6 +34,7 @@ from ottla_operator.resources.cluster import (
     ZooKeeperServerStatus,
     ZooKeeperStatus,
 )
+from ottla_operator.resources.pool import FIRST_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def hibernation_status(
     """The status of a cluster that hibernates: it keeps what was known, besides counts and states."""
     versions = {broker.id: broker.version for broker in cluster.status.brokers}
     changes = {
-        "replicas": len(observed.brokers),
+        "replicas": _own_brokers(observed),
         "ready_replicas": sum(observed.in_service(broker) for broker in observed.brokers),
         "controller_id": observed.kafka.controller_id,
         "brokers": [
@@ -71,12 +72,18 @@ def hibernation_status(
                 state=instance.state,
                 config_hash=instance.config_hash,
                 version=versions.get(broker, ""),
+                pool=instance.pool,
             )
             for broker, instance in sorted(observed.brokers.items())
         ],
         "handled_restarts": list(restarts),
     }
     return cluster.status.model_copy(update=changes)
+
+
+def _own_brokers(observed: Observed) -> int:
+    """The number of existing brokers of the cluster's own pool."""
+    return sum(broker < FIRST_ID for broker in observed.brokers)
 
 
 def _under_min_isr(observed: Observed) -> int:
@@ -124,9 +131,10 @@ def status_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) ->
         # It cannot continue now. Without its status it would not be resumed later.
         reassignment = before.reassignment
     return BrokerClusterStatus(
-        replicas=len(observed.brokers),
+        replicas=_own_brokers(observed),
+        desired_brokers=len(members.desired),
         ready_replicas=len(ready),
-        selector=f"ottla.dev/cluster={cluster.metadata.name},ottla.dev/component=broker",
+        selector=f"ottla.dev/cluster={cluster.metadata.name},ottla.dev/component=broker,!ottla.dev/pool",
         cluster_id=kafka.cluster_id or before.cluster_id,
         controller_id=kafka.controller_id,
         version=decided.upgrade.running or before.version,
@@ -135,7 +143,7 @@ def status_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) ->
         under_replicated_partitions=sum(partition.under_replicated for partition in kafka.partitions()),
         under_min_isr_partitions=_under_min_isr(observed),
         offline_partitions=sum(partition.leader < 0 for partition in kafka.partitions()),
-        brokers=_broker_statuses(observed, decided),
+        brokers=_broker_statuses(cluster, observed, decided),
         zookeeper=_zookeeper_status(cluster, observed.zookeeper),
         rollout=rollout,
         reassignment=reassignment,
@@ -168,13 +176,16 @@ def _zookeeper_status(cluster: BrokerCluster, zookeeper: ZooKeeperState) -> ZooK
     )
 
 
-def _broker_statuses(observed: Observed, decided: Decisions) -> list[BrokerStatus]:
+def _broker_statuses(cluster: BrokerCluster, observed: Observed, decided: Decisions) -> list[BrokerStatus]:
     members, targets = decided.members, decided.targets
     statuses = []
     for broker in (*members.desired, *members.surplus):
         instance = observed.brokers.get(broker)
         if instance is None:
-            statuses.append(BrokerStatus(id=broker, state="Missing"))
+            pool = cluster.pool_of(broker)
+            statuses.append(
+                BrokerStatus(id=broker, state="Missing", pool=pool.name if pool is not None else "")
+            )
             continue
         state: str = instance.state
         if broker in members.surplus and state == "Running":
@@ -205,6 +216,7 @@ def _broker_statuses(observed: Observed, decided: Decisions) -> list[BrokerStatu
                 state=state,
                 config_hash=instance.config_hash,
                 version=version_of(instance),
+                pool=instance.pool,
                 restart_reasons=reasons,
                 waiting_for=waiting,
             )
@@ -299,6 +311,8 @@ def _roll_progress(roll: Roll, upgrade: Upgrade) -> str:
 def _ready(cluster: BrokerCluster, observed: Observed, decided: Decisions, offline: list[str]) -> Finding:
     roll, scaling, replacement = decided.roll, decided.scaling, decided.replacement
     not_ready = [broker for broker in decided.members.working if not observed.in_service(broker)]
+    if not decided.members.desired:
+        return no("Ready", "NoBrokers", "spec.replicas is 0, and no BrokerPool of the cluster has brokers")
     if not observed.zookeeper.running:
         return no("Ready", "ZooKeeperNotReady", observed.zookeeper.message or "ZooKeeper is starting")
     if replacement.blocked:

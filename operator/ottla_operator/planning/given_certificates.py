@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from typing import Final
 
 from cryptography import x509
@@ -22,6 +23,7 @@ from ottla_operator.planning.certificates import (
     private_key,
     time_of,
 )
+from ottla_operator.resources.authentication import TrustedCertificates
 
 CONDITION: Final = "CertificatesValid"
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
@@ -113,6 +115,47 @@ def given_authority(
     data = {CA_CERTIFICATE: certificates[0], CA_KEY: private[CA_KEY]}
     what = f"Secrets {of_certificate} and {of_key}"
     return given_pair(what, data, (CA_CERTIFICATE, CA_KEY), renewal_days, now_ms), trusted
+
+
+def trusted_certificates(
+    what: str,
+    sources: Iterable[TrustedCertificates],
+    secrets: Mapping[str, Mapping[str, bytes]],
+    config_maps: Mapping[str, Mapping[str, bytes]],
+) -> tuple[bytes, list[Flaw]]:
+    """The certificates of all sources, in PEM, and what is wrong with them. `what`: names the user."""
+    found: dict[bytes, None] = {}
+    flaws = []
+    for source in sources:
+        kind, name = "Secret", source.secret_name
+        data = secrets.get(name or "")
+        if name is None:
+            kind, name = "ConfigMap", source.config_map_name
+            data = config_maps.get(name or "")
+        if data is None:
+            flaws.append(Flaw(f"{kind}NotFound", f"{what}: {kind} {name} does not exist"))
+            continue
+        pattern = source.pattern or source.certificate or ""
+        matching = [entry for entry in sorted(data) if entry == source.certificate or _matches(entry, source)]
+        certificates = [pem for entry in matching for pem in certificates_in(data[entry])]
+        if not certificates or not all(map(_is_readable, certificates)):
+            flaws.append(
+                Flaw("InvalidCertificate", f"{what}: {kind} {name}, entry {pattern}: there is no certificate")
+            )
+        found |= dict.fromkeys(_lines(pem) for pem in certificates if _is_readable(pem))
+    return b"".join(found), flaws
+
+
+def _matches(entry: str, source: TrustedCertificates) -> bool:
+    return source.pattern is not None and fnmatchcase(entry, source.pattern)
+
+
+def _is_readable(pem: bytes) -> bool:
+    try:
+        x509.load_pem_x509_certificate(pem)
+    except UNREADABLE:
+        return False
+    return True
 
 
 def lacks_hosts(pair: Pair, what: str, hosts: Iterable[str]) -> Flaw | None:

@@ -8,19 +8,25 @@ another authority signs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ottla_operator.planning.certificates import Lifetime, Subject
 from ottla_operator.resources import BrokerCluster
+from ottla_operator.resources.authentication import ListenerAuthentication
 from ottla_operator.resources.cluster import CertificateAuthority, Listener
+from ottla_operator.resources.common import config_texts
 
 ORGANIZATION: Final = "ottla.dev"
 SCRAM_MECHANISM: Final = "SCRAM-SHA-512"
 REPLICATION: Final = "REPLICATION"
 """The name of the inter-broker listener, which the operator uses, too."""
 _DEFAULT_LISTENERS: Final = (Listener(name="plain", port=9092),)
+OAUTH_MECHANISM: Final = "OAUTHBEARER"
+_OAUTH: Final = "org.apache.kafka.common.security.oauthbearer"
+_OAUTH_LOGIN: Final = f"{_OAUTH}.OAuthBearerLoginModule required"
+_OAUTH_VALIDATOR: Final = f"{_OAUTH}.OAuthBearerValidatorCallbackHandler"
 _SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 _AUTHORIZER: Final = "kafka.security.authorizer.AclAuthorizer"
 
@@ -35,6 +41,8 @@ class SecurityFiles:
     clients_ca: str
     listener_keystore: Callable[[str], str]
     """The listener's own key and certificate, by its name."""
+    listener_trusted: Callable[[str], str]
+    """The certificates that the broker trusts for the listener's OAuth server, by the listener's name."""
 
 
 def lifetime_of(authority: CertificateAuthority) -> Lifetime:
@@ -64,15 +72,13 @@ def listeners_of(cluster: BrokerCluster) -> Sequence[Listener]:
 
 def kafka_name(listener: Listener) -> str:
     """The listener's name in Kafka's settings."""
-    return listener.name.upper().replace("-", "_")
+    return listener.kafka_name
 
 
 def protocol_of(listener: Listener) -> str:
     """Kafka's security protocol of the listener."""
-    has_password = listener.authentication is not None and listener.authentication.type == "scram-sha-512"
-    if listener.tls:
-        return "SASL_SSL" if has_password else "SSL"
-    return "SASL_PLAINTEXT" if has_password else "PLAINTEXT"
+    sasl = listener.authentication is not None and listener.authentication.uses_sasl
+    return f"{'SASL_' if sasl else ''}{'SSL' if listener.tls else 'PLAINTEXT'}"
 
 
 def protocol_map(cluster: BrokerCluster) -> str:
@@ -108,7 +114,42 @@ def _of_listener(listener: Listener, files: SecurityFiles) -> dict[str, str]:
         prefix = _prefix(kafka_name(listener))
         settings[f"{prefix}sasl.enabled.mechanisms"] = SCRAM_MECHANISM
         settings[f"{prefix}{SCRAM_MECHANISM.lower()}.sasl.jaas.config"] = _SCRAM_LOGIN
+    elif listener.authentication is not None and kind == "oauth":
+        trusted = files.listener_trusted(listener.name)
+        settings |= _prefixed(listener, _of_oauth(listener.authentication, trusted))
+    elif listener.authentication is not None and kind == "custom":
+        settings |= _prefixed(listener, config_texts(listener.authentication.listener_config or {}))
     return settings
+
+
+def _prefixed(listener: Listener, settings: Mapping[str, str]) -> dict[str, str]:
+    return {f"{_prefix(kafka_name(listener))}{name}": value for name, value in settings.items()}
+
+
+def _of_oauth(oauth: ListenerAuthentication, trusted: str) -> dict[str, str]:
+    """Kafka's own settings for tokens that an OAuth server has signed. `trusted`: the file for
+    tlsTrustedCertificates."""
+    options: dict[str, str] = {}
+    if oauth.tls_trusted_certificates:
+        options |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": trusted}
+    if oauth.disable_tls_hostname_verification:
+        options["ssl.endpoint.identification.algorithm"] = ""
+    login = " ".join([_OAUTH_LOGIN, *(f'{name}="{value}"' for name, value in options.items())])
+    refresh_s, reauth_s = oauth.jwks_refresh_seconds, oauth.max_seconds_without_reauthentication
+    given = {
+        "sasl.enabled.mechanisms": OAUTH_MECHANISM,
+        "oauthbearer.sasl.server.callback.handler.class": _OAUTH_VALIDATOR,
+        "oauthbearer.sasl.jaas.config": f"{login};",
+        "sasl.oauthbearer.jwks.endpoint.url": oauth.jwks_endpoint_uri,
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms": refresh_s and refresh_s * 1000,
+        "sasl.oauthbearer.expected.issuer": oauth.valid_issuer_uri,
+        "sasl.oauthbearer.expected.audience": oauth.client_id if oauth.check_audience else None,
+        "sasl.oauthbearer.sub.claim.name": oauth.user_name_claim,
+        "sasl.oauthbearer.scope.claim.name": oauth.scope_claim,
+        "sasl.oauthbearer.clock.skew.seconds": oauth.clock_skew_seconds,
+        "oauthbearer.connections.max.reauth.ms": reauth_s and reauth_s * 1000,
+    }
+    return {name: str(value) for name, value in given.items() if value is not None}
 
 
 def _of_tls(name: str, keystore: str, trusted: str) -> dict[str, str]:

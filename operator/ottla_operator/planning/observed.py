@@ -61,6 +61,10 @@ class BrokerInstance:
     process_started: bool = True
     """Its process has started: a broker in state Starting may be recovering its logs."""
     volume_loss: VolumeLoss | None = None
+    pool: str = ""
+    """The BrokerPool that it was started for, which may be deleted by now; "": the cluster's own pool."""
+    delete_volume: bool = False
+    """The last known deleteClaim of its BrokerPool, for when this is deleted."""
     fenced: bool = False
     """Its platform runs the broker's surroundings without the broker (`planning.fencing`)."""
 

@@ -156,7 +156,7 @@ def question_of(cluster: BrokerCluster, observed: Observed, members: Members) ->
     return Question(
         cluster,
         target_assignment(observed),
-        _capacities(cluster.spec.rebalance, observed, members, load),
+        _capacities(cluster, observed, members, load),
         load,
         request,
         before.brokers,
@@ -165,20 +165,27 @@ def question_of(cluster: BrokerCluster, observed: Observed, members: Members) ->
 
 
 def _capacities(
-    spec: RebalanceSpec, observed: Observed, members: Members, load: ClusterLoad
+    cluster: BrokerCluster, observed: Observed, members: Members, load: ClusterLoad
 ) -> dict[int, BrokerCapacity]:
-    given = spec.capacity
+    given = cluster.spec.rebalance.capacity
 
     def quantity(value: str | int | None) -> float | None:
         parsed = parse_quantity(value) if value is not None else None
         return None if parsed is None else float(parsed)
 
-    disk = quantity(given.disk)
+    def disk_of(broker: int) -> float | None:
+        """`capacity.disk`; of a pool with other storage, what was measured, or the size in its spec."""
+        pool, measured = cluster.pool_of(broker), load.disks.get(broker)
+        if pool is None or pool.spec.storage == cluster.spec.storage:
+            disk = quantity(given.disk)
+            return disk if disk is not None else measured
+        return measured if measured is not None else quantity(pool.spec.storage.size)
+
     closed = members.closed(observed)
     return {
         broker: BrokerCapacity(
             rack=rack,
-            disk=disk if disk is not None else load.disks.get(broker),
+            disk=disk_of(broker),
             network_in=quantity(given.network_in),
             network_out=quantity(given.network_out),
             movable=broker not in closed,

@@ -1,16 +1,16 @@
 """Scale-up and scale-down: which brokers stay, which leave, and the reassignments that this needs.
 
 Called by `planning.cluster`. Up: brokers are started first; with `onScaleUp`, replicas are then moved onto
-them. Down: the brokers of the highest ids are cordoned and all replicas moved off them. Only a broker without
-replicas is stopped.
+them. Down: the brokers that leave are cordoned and all replicas moved off them, onto new brokers too if some
+are starting. Only a broker without replicas is stopped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from ottla_operator.planning.observed import Observed, PartitionKey
+from ottla_operator.planning.observed import BrokerInstance, Observed, PartitionKey
 from ottla_operator.planning.placement import (
     BATCH_PARTITIONS,
     Changes,
@@ -21,7 +21,9 @@ from ottla_operator.planning.placement import (
     drain,
 )
 from ottla_operator.planning.steps import ClusterStep, Reassign, RemoveBroker, StopBroker
-from ottla_operator.resources.cluster import BrokerClusterSpec
+from ottla_operator.resources import BrokerCluster
+from ottla_operator.resources.common import parse_duration_ms
+from ottla_operator.resources.pool import FIRST_ID
 
 SCALE_UP, SCALE_DOWN = "ScaleUp", "ScaleDown"
 
@@ -134,14 +136,14 @@ def plan_scale_up(observed: Observed, members: Members, ongoing: bool) -> Scalin
     )
 
 
-def plan_scale_down(spec: BrokerClusterSpec, observed: Observed, members: Members) -> Scaling:
+def plan_scale_down(cluster: BrokerCluster, observed: Observed, members: Members) -> Scaling:
     """Drain and stop the surplus brokers, by `spec.scaleDown.policy`."""
     if not members.surplus:
         return Scaling()
-    policy = spec.scale_down.policy
-    if policy == "Force":
+    policy = cluster.spec.scale_down.policy
+    if policy == "Force" and members.desired:
         return Scaling(
-            _stop(spec, observed, members.surplus),
+            _stop(cluster, observed, members.surplus),
             SCALE_DOWN,
             message="stopping brokers with their replicas (policy Force)",
         )
@@ -154,13 +156,15 @@ def plan_scale_down(spec: BrokerClusterSpec, observed: Observed, members: Member
     held = {broker: len(observed.kafka.holding(broker)) for broker in members.surplus}
     waiting = {broker: f"{count} replicas to move off" for broker, count in held.items() if count}
     free = [broker for broker in members.surplus if not held[broker]]
-    # From the highest id down, and never past a broker that still holds replicas.
-    leaving = [broker for broker in free if all(other in free for other in members.surplus if other > broker)]
-    steps = _stop(spec, observed, leaving[-1:])
+    steps = _stop(cluster, observed, _next_to_stop(members.surplus, free))
     if policy == "Block" and waiting:
         names = ", ".join(f"broker {broker} holds {held[broker]} replicas" for broker in waiting)
         return Scaling(steps, SCALE_DOWN, blocked=f"scaleDown.policy is Block, and {names}", waiting=waiting)
     assignment = target_assignment(observed)
+    coming = _coming(cluster, observed, members) if waiting else []
+    if coming:
+        message = f"waiting for broker {coming[0]}, which is starting and may take replicas"
+        return Scaling(steps, SCALE_DOWN, message=message, waiting=waiting)
     try:
         changes = drain(assignment, members.may_hold(observed), members.closed(observed))
     except Unplaceable as error:
@@ -180,13 +184,50 @@ def plan_scale_down(spec: BrokerClusterSpec, observed: Observed, members: Member
     )
 
 
-def _stop(spec: BrokerClusterSpec, observed: Observed, brokers: Collection[int]) -> tuple[ClusterStep, ...]:
+def _next_to_stop(surplus: Sequence[int], free: Collection[int]) -> list[int]:
+    """The next of the `free` brokers to stop: the highest id. In the cluster's own pool none goes before a
+    higher one, since its brokers are 0 to n - 1."""
+    own = [broker for broker in surplus if broker < FIRST_ID]
+    leaving = [
+        broker
+        for broker in free
+        if broker >= FIRST_ID or all(other in free for other in own if other > broker)
+    ]
+    return sorted(leaving)[-1:]
+
+
+def _coming(cluster: BrokerCluster, observed: Observed, members: Members) -> list[int]:
+    """New brokers that are starting: when brokers of one pool leave and others come in another one, each
+    replica moves once, to its new place."""
+    timeout_ms = parse_duration_ms(cluster.spec.rolling_update.timeout)
+    holders = {broker for partition in observed.kafka.partitions() for broker in partition.replicas}
+    coming = []
+    for broker in members.working:
+        instance = observed.brokers.get(broker)
+        if broker in holders or broker in members.emptied or observed.in_service(broker):
+            continue
+        since = instance.started_at_ms if instance is not None else None
+        late = since is not None and observed.now_ms - since > timeout_ms
+        if not late and (instance is None or instance.state != "Crashed"):
+            coming.append(broker)
+    return coming
+
+
+def _stop(cluster: BrokerCluster, observed: Observed, brokers: Collection[int]) -> tuple[ClusterStep, ...]:
     """Stop the brokers that run, remove those that are stopped."""
     steps: list[ClusterStep] = []
     for broker in sorted(brokers, reverse=True):
-        state = observed.brokers[broker].state
-        if state in ("Running", "Starting"):
+        instance = observed.brokers[broker]
+        if instance.state in ("Running", "Starting"):
             steps.append(StopBroker(broker, "scaled down"))
-        elif state in ("Stopped", "Crashed"):
-            steps.append(RemoveBroker(broker, delete_volume=spec.storage.delete_claim))
+        elif instance.state in ("Stopped", "Crashed"):
+            steps.append(RemoveBroker(broker, delete_volume=deletes_volume(cluster, instance)))
     return tuple(steps)
+
+
+def deletes_volume(cluster: BrokerCluster, broker: BrokerInstance) -> bool:
+    """Whether a removed broker's volume is deleted, too: `deleteClaim` of its pool."""
+    pool = cluster.pool_of(broker.id)
+    if pool is not None:
+        return pool.spec.storage.delete_claim
+    return broker.delete_volume if broker.id >= FIRST_ID else cluster.spec.storage.delete_claim

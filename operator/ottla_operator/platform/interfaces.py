@@ -234,6 +234,11 @@ class Store(Protocol):
         """The resources with a valid spec, with their statuses."""
         ...
 
+    def withheld(self) -> Collection[str]:
+        """The keys of resources that exist, are not being deleted, and were not among those that
+        `resources` returned last: they have no valid spec, or have just changed."""
+        ...
+
     async def update_status(self, resource: AnyResource, status: Status) -> None: ...
 
     async def release(self, resource: AnyResource) -> None:

@@ -159,6 +159,7 @@ class LocalPlatform:
         under_replicated: bool,
         hold_servers: bool = False,
     ) -> Ensured:
+        self._update_pool_records(cluster)
         if not cluster.spec.is_secured:
             return Ensured()
         known = self._known()
@@ -179,6 +180,19 @@ class LocalPlatform:
         except (OSError, ValueError):
             return None
         return revision
+
+    def _write_revision(self, broker: int, revision: Mapping[str, Any]) -> None:
+        content = json.dumps(revision, indent=1, sort_keys=True)
+        write_atomically(self._revision_file(broker), content.encode(), 0o666)
+
+    def _update_pool_records(self, cluster: BrokerCluster) -> None:
+        """Have the record of each broker's pool up to date for when the pool is deleted."""
+        for broker in self._known():
+            before = self._revision(broker)
+            if before is not None and cluster.pool_of(broker) is not None:
+                revision = {**before, **_pool_record(cluster, broker, before)}
+                if revision != before:
+                    self._write_revision(broker, revision)
 
     def _known(self) -> list[int]:
         """Ids of the brokers that were started and not removed."""
@@ -257,6 +271,9 @@ class LocalPlatform:
             ready_since_ms=running.ready_since_ms if running else None,
             started_at_ms=running.started_at_ms if running else None,
             crashes=running.crashes if running else 0,
+            rack=revision.get("static", {}).get("broker.rack"),
+            pool=revision.get("pool", {}).get("name", ""),
+            delete_volume=revision.get("pool", {}).get("deleteClaim", False),
             name=f"broker-{broker}",
             message=message,
         )
@@ -342,9 +359,9 @@ class LocalPlatform:
             "static": dict(launch.static),
             "properties": dict(launch.properties),
             **({} if secured is None else {"secured": secured}),
+            **_pool_record(cluster, broker, before),
         }
-        content = json.dumps(revision, indent=1, sort_keys=True)
-        write_atomically(self._revision_file(broker), content.encode(), 0o666)
+        self._write_revision(broker, revision)
         process.start()
         host = launch.properties.get(_HTTP_HOST, "")
         host = HOST if host in ("", "0.0.0.0", "::") else host
@@ -401,6 +418,17 @@ class LocalPlatform:
             running.process.kill()
         if self._zookeeper is not None and self._zookeeper.running:
             self._zookeeper.kill()
+
+
+def _pool_record(
+    cluster: BrokerCluster, broker: int, before: Mapping[str, Any] | None
+) -> dict[str, dict[str, str | bool]]:
+    """The part of a broker's revision that names its BrokerPool; {} for the cluster's own pool. `before`: the
+    revision so far, which has that of a deleted pool."""
+    pool = cluster.pool_of(broker)
+    if pool is not None:
+        return {"pool": {"name": pool.name, "deleteClaim": pool.spec.storage.delete_claim}}
+    return {"pool": before["pool"]} if before is not None and "pool" in before else {}
 
 
 def _http_port(settings: Mapping[str, str], broker: int) -> int:

@@ -21,12 +21,14 @@ from ottla_operator.planning.cluster_secrets import (
     OPERATOR,
     brokers_secret,
     clients_trust,
+    files_in_use,
+    given_config_maps,
     given_secrets,
     listener_file,
-    listeners_in_use,
     operator_secret,
     plan_secrets,
     secret_names,
+    trusted_file,
 )
 from ottla_operator.planning.given_certificates import finding_of
 from ottla_operator.planning.listener_security import (
@@ -70,9 +72,14 @@ class SecretFiles:
         """The content of the existing Secrets among `names`."""
         return {name: self._read(name).data for name in names if self.path(name).is_dir()}
 
-    def _read(self, name: str) -> Secret:
+    def config_maps(self, names: Iterable[str]) -> Mapping[str, Mapping[str, bytes]]:
+        """The same for ConfigMaps, which are folders beside that of the Secrets."""
+        folders = {name: self._folder.parent / "configmaps" / name for name in names}
+        return {name: self._read(name, folder).data for name, folder in folders.items() if folder.is_dir()}
+
+    def _read(self, name: str, folder: Path | None = None) -> Secret:
         data, versions = {}, []
-        for path in sorted(self.path(name).iterdir()):
+        for path in sorted((folder or self.path(name)).iterdir()):
             if path.is_file() and not path.name.startswith("."):
                 data[path.name] = path.read_bytes()
                 status = path.stat()
@@ -182,6 +189,7 @@ class LocalSecurity:
             listener_keystore=lambda one: str(
                 self._secrets.path(brokers_secret(name), f"{listener_file(one)}.pem")
             ),
+            listener_trusted=lambda one: str(self._secrets.path(brokers_secret(name), trusted_file(one))),
         )
         ports = self.client_ports(cluster, broker)
         own = [
@@ -207,8 +215,17 @@ class LocalSecurity:
         found = self._secrets.data_of([*secret_names(cluster.metadata.name), *given_secrets(cluster)])
         names = {_file(broker): (self._host, "localhost") for broker in brokers}
         hosts = {listener.name: [self._host] for listener in listeners_of(cluster)}
-        in_use = listeners_in_use(used)
-        planned = plan_secrets(cluster, names, found, now_ms, self._random_bytes, hosts=hosts, in_use=in_use)
+        config_maps = self._secrets.config_maps(given_config_maps(cluster))
+        planned = plan_secrets(
+            cluster,
+            names,
+            found,
+            now_ms,
+            self._random_bytes,
+            hosts=hosts,
+            in_use=files_in_use(used),
+            config_maps=config_maps,
+        )
         for name, data in planned.data.items():
             if found.get(name) != data:
                 await self._secrets.put(cluster, name, data)

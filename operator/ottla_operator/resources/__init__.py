@@ -4,17 +4,25 @@ from ottla_operator.resources.cluster import BrokerCluster, BrokerClusterSpec, B
 from ottla_operator.resources.common import API_VERSION, Metadata, Problem
 from ottla_operator.resources.group import ConsumerGroup, ConsumerGroupSpec, ConsumerGroupStatus
 from ottla_operator.resources.pipeline import Pipeline, PipelineSpec, PipelineStatus
+from ottla_operator.resources.pool import BrokerPool, BrokerPoolSpec, BrokerPoolStatus
 from ottla_operator.resources.quota import Quota, QuotaSpec, QuotaStatus
 from ottla_operator.resources.topic import Topic, TopicSpec, TopicStatus
 from ottla_operator.resources.user import User, UserSpec, UserStatus
 
-AnyResource = BrokerCluster | Topic | Quota | ConsumerGroup | User | Pipeline
+AnyResource = BrokerCluster | BrokerPool | Topic | Quota | ConsumerGroup | User | Pipeline
 
 KINDS: dict[
     str,
-    type[BrokerCluster] | type[Topic] | type[Quota] | type[ConsumerGroup] | type[User] | type[Pipeline],
+    type[BrokerCluster]
+    | type[BrokerPool]
+    | type[Topic]
+    | type[Quota]
+    | type[ConsumerGroup]
+    | type[User]
+    | type[Pipeline],
 ] = {
     "BrokerCluster": BrokerCluster,
+    "BrokerPool": BrokerPool,
     "Topic": Topic,
     "Quota": Quota,
     "ConsumerGroup": ConsumerGroup,
@@ -29,6 +37,9 @@ __all__ = [
     "BrokerCluster",
     "BrokerClusterSpec",
     "BrokerClusterStatus",
+    "BrokerPool",
+    "BrokerPoolSpec",
+    "BrokerPoolStatus",
     "ConsumerGroup",
     "ConsumerGroupSpec",
     "ConsumerGroupStatus",

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Final, Literal, get_args
 from pydantic import Field, PrivateAttr, model_validator
 
 from ottla.metadata.inter_broker import VERSIONS
+from ottla_operator.resources.authentication import ListenerAuthentication
 from ottla_operator.resources.common import (
     AGE,
     APPROVE_ANNOTATION,
@@ -88,12 +89,6 @@ _FACTORS: Final = {
 }
 
 
-class ListenerAuthentication(Model):
-    type: Literal["scram-sha-512", "tls"] = Field(
-        description="scram-sha-512: by user name and password; tls: by a certificate of clientsCa."
-    )
-
-
 class Listener(Model):
     model_config = rules(
         Rule(
@@ -140,6 +135,11 @@ class Listener(Model):
         description="Who may connect to the listener, as in Kubernetes' NetworkPolicies, which the network "
         "plug-in of the Kubernetes cluster must enforce. Default: everybody.",
     )
+
+    @property
+    def kafka_name(self) -> str:
+        """The listener's name in Kafka's settings."""
+        return self.name.upper().replace("-", "_")
 
     @property
     def own_certificate(self) -> CertificateSource | None:
@@ -508,7 +508,10 @@ class BrokerClusterSpec(Model):
     )
 
     replicas: int = Field(
-        ge=1, le=1000, description="The number of brokers. Their ids are 0 to replicas - 1."
+        ge=0,
+        le=1000,
+        description="The number of brokers of the cluster's own pool. Their ids are 0 to replicas - 1. 0 is "
+        "allowed when BrokerPools have the brokers.",
     )
     version: str | None = Field(
         default=None,
@@ -597,6 +600,9 @@ class BrokerStatus(Model):
     config_hash: str = Field(default="", description="The revision that the broker runs.")
     version: str = Field(
         default="", description="The inter.broker.protocol.version that the broker runs with."
+    )
+    pool: str = Field(
+        default="", description="The BrokerPool of the broker; empty for one of the cluster's own pool."
     )
     restart_reasons: list[str] = Field(
         default_factory=list, description="Why the broker must restart; empty when it need not."
@@ -759,9 +765,14 @@ class ZooKeeperStatus(Model):
 
 
 class BrokerClusterStatus(Status):
-    replicas: int = Field(default=0, description="The number of brokers.")
-    ready_replicas: int = Field(default=0, description="The number of brokers that are ready.")
-    selector: str = Field(default="", description="The label selector of the brokers' pods.")
+    replicas: int = Field(default=0, description="The number of brokers of the cluster's own pool.")
+    desired_brokers: int = Field(
+        default=0, description="The number of brokers that the cluster's own pool and BrokerPools ask for."
+    )
+    ready_replicas: int = Field(
+        default=0, description="The number of brokers that are ready, with those of BrokerPools."
+    )
+    selector: str = Field(default="", description="The label selector of the pods of the cluster's own pool.")
     cluster_id: str = Field(default="", description="Kafka's id of the cluster.")
     controller_id: int = Field(default=-1, description="The broker that is the controller; -1: none.")
     version: str = Field(default="", description="The inter.broker.protocol.version of the brokers.")
@@ -821,7 +832,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         condition_types=("Ready", "Available", "FullyReplicated", "ConfigApplied", "Rolling", "Scaling"),
         columns=(
             condition_column("Ready", "Ready"),
-            PrinterColumn("Desired", "integer", ".spec.replicas"),
+            PrinterColumn("Desired", "integer", ".status.desiredBrokers"),
             PrinterColumn("Brokers", "integer", ".status.readyReplicas"),
             PrinterColumn("Controller", "integer", ".status.controllerId"),
             PrinterColumn("URP", "integer", ".status.underReplicatedPartitions"),
@@ -958,6 +969,9 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield Problem(
                     f"spec.listeners[{n}].authentication.type", "tls requires tls: true on the listener"
                 )
+            if listener.authentication is not None:
+                path = f"spec.listeners[{n}].authentication"
+                yield from listener.authentication.problems(path, listener.kafka_name)
             if listener.own_certificate is not None and not listener.tls:
                 yield Problem(
                     f"spec.listeners[{n}].configuration.brokerCertChainAndKey",
@@ -989,6 +1003,9 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         _, warnings = broker_settings_problems(settings)
         yield from (f"spec.config: {warning}" for warning in warnings)
         for n, listener in enumerate(self.spec.listeners):
+            if listener.authentication is not None:
+                for note in listener.authentication.notes():
+                    yield f"spec.listeners[{n}].authentication: {note}"
             for broker in unused_brokers(listener.configuration, self.broker_ids):
                 yield f"spec.listeners[{n}].configuration.brokers: there is no broker {broker}"
         least = int(settings.get(_MIN_ISR, "1"))

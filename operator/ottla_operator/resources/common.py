@@ -33,6 +33,8 @@ HIBERNATE_ANNOTATION = f"{GROUP}/hibernate"
 FENCE_ANNOTATION = f"{GROUP}/fenced"
 FENCE_NOW_ANNOTATION = f"{GROUP}/fence-now"
 RESTART_POD_ANNOTATION = f"{GROUP}/restart"
+NEXT_IDS_ANNOTATION = f"{GROUP}/next-broker-ids"
+REMOVE_IDS_ANNOTATION = f"{GROUP}/remove-broker-ids"
 DELETE_VOLUME_ANNOTATION = f"{GROUP}/delete-pod-and-pvc"
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"

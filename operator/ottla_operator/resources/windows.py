@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field
 
-from ottla_operator.resources.common import Duration, Model, Problem, parse_duration_ms
+from ottla_operator.resources.common import Duration, Model, Problem, Rule, parse_duration_ms, rules
 
 Weekday = Literal["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 WEEKDAYS: Final[tuple[Weekday, ...]] = get_args(Weekday)
@@ -17,6 +17,13 @@ _LONGEST_MS: Final = 7 * 24 * 3_600_000
 
 
 class MaintenanceWindow(Model):
+    model_config = rules(
+        Rule(
+            "duration must be between 1m and 168h",
+            "duration(self.duration) >= duration('1m') && duration(self.duration) <= duration('168h')",
+        )
+    )
+
     days: list[Weekday] = Field(
         default_factory=list, description="The days on which the window begins. Default: every day."
     )
@@ -25,7 +32,8 @@ class MaintenanceWindow(Model):
         description="When the window begins, such as 22:30, in its time zone.",
     )
     duration: Duration = Field(
-        description="How long it is open, such as 4h: between 1m and 168h, also across midnight."
+        max_length=32,
+        description="How long it is open, such as 4h: between 1m and 168h, also across midnight.",
     )
     time_zone: str = Field(
         default="UTC",

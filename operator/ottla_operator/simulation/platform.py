@@ -24,7 +24,8 @@ from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, Zoo
 from ottla_operator.planning.revision import PerBroker
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import ListenerStatus
+from ottla_operator.resources.cluster import ListenerStatus, PoolBrokers
+from ottla_operator.resources.pool import FIRST_ID
 from ottla_operator.simulation.resources import LATENCY_S
 
 GRACE_S: Final = 60.0
@@ -42,6 +43,8 @@ class Pod:
 
     launch: BrokerLaunch
     started_at_ms: int
+    pool: str = ""
+    delete_volume: bool = False
     stopping: bool = False
     """The operator has asked for its stop."""
     after: BrokerLaunch | None = None
@@ -151,6 +154,9 @@ class SimulatedPlatform:
             ready_since_ms=pod.ready_since_ms,
             started_at_ms=pod.started_at_ms,
             crashes=pod.crashes,
+            rack=pod.launch.static.get("broker.rack"),
+            pool=pod.pool,
+            delete_volume=pod.delete_volume,
             name=machine.host,
         )
 
@@ -190,15 +196,20 @@ class SimulatedPlatform:
 
     async def start_broker(self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch | None) -> None:
         await asyncio.sleep(LATENCY_S)
-        self._in_simulation(lambda: self._start(broker, launch))
+        pool = cluster.pool_of(broker)
+        self._in_simulation(lambda: self._start(broker, launch, pool))
         await asyncio.sleep(LATENCY_S)
 
-    def _start(self, broker: int, launch: BrokerLaunch | None) -> None:
+    def _start(self, broker: int, launch: BrokerLaunch | None, pool: PoolBrokers | None = None) -> None:
         cluster, pod = self._cluster, self.pods.get(broker)
         now_ms = cluster.clock.wall_ms()
         if pod is None:
             assert launch is not None, f"broker {broker} has no previous launch configuration"
+            assert (pool is None) == (broker < FIRST_ID), f"broker {broker} is started for {pool}"
             self.pods[broker] = Pod(launch, now_ms)
+            if pool is not None:
+                self.pods[broker].pool = pool.name
+                self.pods[broker].delete_volume = pool.spec.storage.delete_claim
             cluster.add_broker(broker, launch.properties, self._volumes.pop(broker, None))
             return
         machine = cluster.machines[broker]

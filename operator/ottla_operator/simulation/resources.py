@@ -52,9 +52,19 @@ class SimulatedStore:
         await asyncio.sleep(LATENCY_S)
         return list(self.stored.values())
 
+    def delete(self, kind: str, name: str) -> None:
+        """Delete a resource without a finalizer, as a user does."""
+        self.stored.pop(f"{kind}/{name}", None)
+        self.changed.set()
+
+    def withheld(self) -> Sequence[str]:
+        return ()
+
     async def update_status(self, resource: AnyResource, status: Status) -> None:
         await asyncio.sleep(LATENCY_S)
-        stored = self.stored[resource.key]
+        stored = self.stored.get(resource.key)
+        if stored is None:
+            return
         self.stored[resource.key] = stored.model_copy(update={"status": status})
         self.writes += 1
         await asyncio.sleep(LATENCY_S)

@@ -13,7 +13,7 @@ import asyncio
 import json
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ottla.simulation.cluster import Cluster, Violation
@@ -30,7 +30,12 @@ from ottla.simulation.workloads.append import Append
 from ottla_operator.planning.revision import RESTART
 from ottla_operator.reconcile import is_ready
 from ottla_operator.resources import AnyResource
-from ottla_operator.resources.common import FENCE_ANNOTATION, HIBERNATE_ANNOTATION, RESTART_ANNOTATION
+from ottla_operator.resources.common import (
+    FENCE_ANNOTATION,
+    HIBERNATE_ANNOTATION,
+    REMOVE_IDS_ANNOTATION,
+    RESTART_ANNOTATION,
+)
 from ottla_operator.simulation.operator import Lifetime, SimulatedOperator
 from ottla_operator.simulation.platform import SimulatedPlatform
 from ottla_operator.simulation.resources import SimulatedStore
@@ -43,6 +48,15 @@ BROKERS_MAX: Final = 4
 
 
 @dataclass(frozen=True)
+class Pool:
+    """A BrokerPool. `rack`: of all its brokers; `remove`: its annotation with the ids to remove."""
+
+    replicas: int
+    rack: str | None = None
+    remove: str = ""
+
+
+@dataclass(frozen=True)
 class Change:
     """What a user changes, at a share of the run's time."""
 
@@ -52,6 +66,8 @@ class Change:
     factor: int | None = None
     annotations: Mapping[str, str] | None = None
     """All annotations of the BrokerCluster from now on."""
+    pools: Mapping[str, Pool | None] = field(default_factory=dict)
+    """BrokerPools that are applied; None: deleted."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +79,14 @@ class Scenario:
     """The topic's replication factor at first."""
     spec: Mapping[str, object] = field(default_factory=dict)
     """More of the BrokerCluster's spec."""
+    replicas: int = 3
+    """The brokers of the cluster's own pool at first."""
+    pools: Mapping[str, Pool] = field(default_factory=dict)
+    """The BrokerPools at first."""
+    of_pools: tuple[int, ...] = ()
+    """The brokers of BrokerPools at the end."""
+    faulty: tuple[int, ...] = (0, 1, 2, 3)
+    """The brokers that faults hit, as many as BROKERS_MAX."""
 
 
 _TRANSITIONAL: Final = frozenset({"Rolling", "Scaling", "ReplicasChanging"})
@@ -103,6 +127,51 @@ SCENARIOS: Final = {
         (Change(0.15, replicas=4), Change(0.6, replicas=3)),
         spec={"rebalance": {"replicationThrottle": "20k"}},
     ),
+    "pool": Scenario(
+        (Change(0.15, pools={"a": Pool(2)}), Change(0.55, pools={"a": Pool(1)})),
+        of_pools=(1000,),
+        faulty=(0, 1, 1000, 1001),
+    ),
+    "any broker leaves": Scenario(
+        (Change(0.15, pools={"a": Pool(2, remove="[1001]")}), Change(0.55, replicas=2)),
+        pools={"a": Pool(3)},
+        of_pools=(1000, 1002),
+        faulty=(0, 1000, 1001, 1002),
+    ),
+    "pool to pool": Scenario(
+        (Change(0.2, pools={"a": Pool(0), "b": Pool(3)}),),
+        replicas=0,
+        pools={"a": Pool(3)},
+        of_pools=(1003, 1004, 1005),
+        faulty=(1000, 1001, 1003, 1004),
+    ),
+    "own pool to pool": Scenario(
+        (Change(0.2, replicas=0, pools={"a": Pool(3)}),),
+        of_pools=(1000, 1001, 1002),
+        faulty=(0, 2, 1000, 1001),
+    ),
+    "pool deleted": Scenario(
+        (Change(0.1, pools={"a": Pool(2)}), Change(0.5, pools={"a": None})), faulty=(0, 1, 1000, 1001)
+    ),
+    "pool deleted and again": Scenario(
+        (
+            Change(0.1, pools={"a": None}),
+            Change(0.2, pools={"b": Pool(1), "a": Pool(1)}),
+            Change(0.6, pools={"b": None}),
+        ),
+        pools={"a": Pool(2)},
+        of_pools=(1000,),
+        faulty=(0, 1, 1000, 1001),
+    ),
+    "pool and roll": Scenario(
+        (
+            Change(0.1, pools={"a": Pool(2, rack="x")}),
+            Change(0.3, pools={"a": Pool(2, rack="y")}, config={_SETTING: "400"}),
+            Change(0.6, pools={"a": Pool(1, rack="y", remove="[1000]")}),
+        ),
+        of_pools=(1001,),
+        faulty=(0, 1, 1000, 1001),
+    ),
 }
 
 
@@ -114,7 +183,8 @@ class OperatorWorkload:
         self._seconds = seconds
         self._lifetime = lifetime
         self._restarts = restarts
-        self._replicas, self._factor = 3, scenario.factor
+        self._replicas, self._factor = scenario.replicas, scenario.factor
+        self._pools: dict[str, Pool] = {}
         self._config: dict[str, str] = {}
         self._annotations: Mapping[str, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -126,8 +196,9 @@ class OperatorWorkload:
         self.operator = SimulatedOperator(cluster, self._platform, self._store)
         self._tasks.append(cluster.loop.create_task(self._platform.watch()))
         self._apply_cluster()
+        self._apply_pools(self._scenario.pools)
         self.operator.start()
-        await self._converge(lambda: len(cluster.machines) == self._replicas)
+        await self._converge(lambda: len(cluster.machines) == self._brokers())
 
     def _apply_cluster(self) -> None:
         delete = self._cluster.random("volumes").random() < 0.5
@@ -138,6 +209,27 @@ class OperatorWorkload:
             **self._scenario.spec,
         }
         self._store.apply("BrokerCluster", "demo", spec, self._annotations)
+
+    def _apply_pools(self, pools: Mapping[str, Pool | None]) -> None:
+        for name, pool in pools.items():
+            if pool is None:
+                self._pools.pop(name)
+                self._store.delete("BrokerPool", name)
+                continue
+            self._pools[name] = pool
+            delete = self._cluster.random("volumes").random() < 0.5
+            spec: dict[str, object] = {
+                "clusterRef": {"name": "demo"},
+                "replicas": pool.replicas,
+                "storage": {"deleteClaim": delete},
+                **({} if pool.rack is None else {"rack": pool.rack}),
+            }
+            annotations = {REMOVE_IDS_ANNOTATION: pool.remove} if pool.remove else {}
+            self._store.apply("BrokerPool", name, spec, annotations)
+
+    def _brokers(self) -> int:
+        """How many brokers are asked for."""
+        return self._replicas + sum(pool.replicas for pool in self._pools.values())
 
     def _apply_topic(self) -> None:
         spec = {
@@ -161,8 +253,9 @@ class OperatorWorkload:
             self._config.update(change.config or {})
             if change.annotations is not None:
                 self._annotations = change.annotations
+            self._apply_pools(change.pools)
             if change.factor is None:
-                self._replicas = change.replicas or self._replicas
+                self._replicas = self._replicas if change.replicas is None else change.replicas
                 self._apply_cluster()
             else:
                 self._factor = change.factor
@@ -209,12 +302,15 @@ class OperatorWorkload:
 
     def _check(self) -> None:
         cluster = self._cluster
-        brokers = list(range(self._replicas))
+        brokers = [*range(self._replicas), *self._scenario.of_pools]
         if sorted(cluster.machines) != brokers:
             raise Violation(f"the cluster is as asked: brokers {sorted(cluster.machines)}, not {brokers}")
         for machine in cluster.machines.values():
             settings = {**machine.settings, **self._dynamic()}
             differing = {n: v for n, v in self._config.items() if settings.get(n) != v}
+            pool = self._pools.get(self._platform.pods[machine.id].pool)
+            if (None if pool is None else pool.rack) != settings.get("broker.rack"):
+                raise Violation(f"the cluster is as asked: {machine.host} is in another rack than {pool}")
             if differing:
                 raise Violation(f"the cluster is as asked: {machine.host} runs without {differing}")
         # A request that is removed soon may not have been seen.
@@ -292,7 +388,9 @@ def _simulate(run: Plan, lifetime: Lifetime | None) -> Result:
     scenario = SCENARIOS[chosen]
     is_durable = choices.random() < 0.25
     cluster = Cluster(run.seed, brokers=0, settings=DURABLE if is_durable else {})
-    faults = planned_faults(run, BROKERS_MAX) if run.faults is None else run.faults
+    planned = planned_faults(run, BROKERS_MAX)
+    hitting = tuple(replace(fault, broker=scenario.faulty[fault.broker]) for fault in planned)
+    faults = hitting if run.faults is None else run.faults
     lifetime = lifetime or lifetimes(cluster.random("lifetimes"))
     operator = OperatorWorkload(scenario, run.seconds, lifetime, restarts=choices.random() < 0.5)
     append = Append(topic=TOPIC, partitions=PARTITIONS, replication_factor=scenario.factor, rate=20.0)

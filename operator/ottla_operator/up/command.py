@@ -280,8 +280,8 @@ class Session:
     "--files",
     required=True,
     type=click.Path(exists=True, path_type=Path),
-    help="A folder or a file with resources in YAML: BrokerCluster, Topic, User, Quota, ConsumerGroup, "
-    "Pipeline.",
+    help="A folder or a file with resources in YAML: BrokerCluster, BrokerPool, Topic, User, Quota, "
+    "ConsumerGroup, Pipeline.",
 )
 @click.option(
     "--data",

@@ -200,6 +200,9 @@ class FolderStore:
     async def resources(self) -> Sequence[AnyResource]:
         return [entry.resource for entry in self.entries.values() if entry.resource is not None]
 
+    def withheld(self) -> Sequence[str]:
+        return [key for key, entry in self.entries.items() if entry.resource is None and not entry.deleting]
+
     async def update_status(self, resource: AnyResource, status: Status) -> None:
         entry = self.entries[resource.key]
         before = entry.status

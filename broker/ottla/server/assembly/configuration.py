@@ -23,6 +23,7 @@ from ottla.metadata.dynamic_broker_config import DynamicBrokerConfig
 from ottla.metadata.dynamic_configs import DynamicConfigs, OnQuotaConfig
 from ottla.metadata.policies import Policy
 from ottla.metadata.scram_credentials import ScramCredentials
+from ottla.metadata.security_config_table import NAMES
 from ottla.metadata.store import MetadataStore
 from ottla.ports import Ports
 from ottla.ports.tasks import TaskSet
@@ -116,10 +117,13 @@ def _inter_broker_security(config: BrokerConfig) -> ClientSecurity | None:
         return None
     security = config.security(name)
     mechanism = security.get("sasl.mechanism.inter.broker.protocol") or ""
+
+    def get(setting: str) -> str | None:
+        """Of those that brokers have: some are of clients only."""
+        return security.of_mechanism(mechanism, setting) if setting in NAMES else None
+
     try:
-        return ClientSecurity(
-            protocol, security.get, mechanism, security.of_mechanism(mechanism, "sasl.jaas.config")
-        )
+        return ClientSecurity(protocol, get, mechanism, get("sasl.jaas.config"))
     except ValueError as problem:
         raise SecurityProblem(f"inter-broker connections, listener {name}: {problem}") from None
 

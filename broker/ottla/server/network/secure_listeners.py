@@ -207,7 +207,10 @@ class SecureListener:
             return UnsecuredRules.of(options).validate
 
         def seconds(setting: str) -> float:
-            return security.get_int(f"sasl.oauthbearer.jwks.endpoint.{setting}", name) / 1000
+            found = security.get_int(f"sasl.oauthbearer.jwks.endpoint.{setting}", name)
+            if found <= 0:
+                raise ValueError(f"sasl.oauthbearer.jwks.endpoint.{setting}={found}: must be positive")
+            return found / 1000
 
         self._key_set = keys = RefreshingKeySet(
             url,
@@ -218,7 +221,7 @@ class SecureListener:
         )
         rules = SignedRules(
             security.get_list("sasl.oauthbearer.expected.audience", name),
-            security.of_mechanism(name, "sasl.oauthbearer.expected.issuer"),
+            (security.of_mechanism(name, "sasl.oauthbearer.expected.issuer") or "").strip() or None,
             security.get_int("sasl.oauthbearer.clock.skew.seconds", name),
             security.of_mechanism(name, "sasl.oauthbearer.scope.claim.name") or "scope",
             security.of_mechanism(name, "sasl.oauthbearer.sub.claim.name") or "sub",

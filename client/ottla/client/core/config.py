@@ -45,6 +45,12 @@ _milliseconds = integer(0, INT64_MAX)
 _positive = integer(1)
 
 
+def _token_provider(value: object) -> object:
+    if value is not None and not callable(value) and not callable(getattr(value, "token", None)):
+        raise ValueError("must be a function without arguments, or an object with a method token()")
+    return value
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClientConfig(Settings):
     """Settings of all clients."""
@@ -73,6 +79,10 @@ class ClientConfig(Settings):
     metrics_num_samples: int = setting(2, _positive)
     metrics_sample_window_ms: int = setting(30_000, _positive)
 
+    sasl_oauth_token_provider: Any = setting(None, _token_provider)
+    """Ours, not Kafka's: the application's own tokens for OAUTHBEARER, as a function or a coroutine function
+    without arguments that returns one as text, or an object with such a method `token`."""
+
     def __post_init__(self) -> None:
         if not self.bootstrap_servers:
             raise ConfigError("bootstrap.servers", "", "must have at least one broker, as host:port")
@@ -93,7 +103,7 @@ class ClientConfig(Settings):
             return None
         properties = {**self.security_settings, "security.protocol": self.security_protocol}
         try:
-            return ClientSecurity.of_properties(properties)
+            return ClientSecurity.of_properties(properties, self.sasl_oauth_token_provider)
         except (ValueError, StoreProblem) as problem:
             raise ConfigError("security.protocol", self.security_protocol, str(problem)) from None
 
