@@ -112,6 +112,7 @@ def pipeline(only_webhook: str = "", name: str = "demo", **spec: Any) -> Case:
 
 
 CERTIFICATE: Final = {"brokerCertChainAndKey": {"secretName": "own"}}
+ISSUER: Final = {"issuerRef": {"name": "ours"}}
 SECRET: Final = {
     "type": "scram-sha-512",
     "password": {"valueFrom": {"secretKeyRef": {"name": "demo", "key": "x"}}},
@@ -169,6 +170,8 @@ CASES: Final = (
     cluster(listeners=[listener(port=9091)]),
     cluster(listeners=[listener(authentication={"type": "tls"})]),
     cluster(listeners=[listener(configuration=CERTIFICATE)]),
+    cluster(listeners=[listener(configuration=ISSUER)]),
+    cluster(listeners=[listener(tls=True, configuration={**CERTIFICATE, **ISSUER})]),
     access("internal", publishNotReadyAddresses=True),
     access("nodeport", bootstrap={"loadBalancerIP": "10.0.0.1"}),
     access("nodeport", brokers=[{"broker": 0, "host": "x.example"}]),

@@ -14,6 +14,7 @@ from ottla_operator.planning.observed import (
     Observed,
     PartitionState,
     TopicState,
+    VolumeLoss,
     ZooKeeperState,
 )
 from ottla_operator.planning.pools import assign_brokers
@@ -402,3 +403,31 @@ def test_a_paused_pool_keeps_its_brokers(sim: OperatorSimulation) -> None:
     for _ in range(10):
         sim.reconcile()
     assert sim.cluster.live() == {0, 1, 1000, 1001}
+
+
+def test_warnings_count_the_brokers_of_pools(sim: OperatorSimulation) -> None:
+    sim.apply_cluster(0, config={"default.replication.factor": "3"})
+    sim.apply_pool("fast", 2)
+    settle(sim)
+    (warning,) = cluster_status(sim).warnings
+    assert warning.endswith("3 is more than the number of brokers, which is 2")
+    sim.apply_pool("fast", 3)
+    settle(sim)
+    assert cluster_status(sim).warnings == []
+
+
+def test_a_drain_does_not_wait_for_a_new_broker_that_does_not_start(sim: OperatorSimulation) -> None:
+    sim.apply_cluster(3, rollingUpdate={"timeout": "30s"})
+    sim.apply_pool("fast", 1)
+    sim.apply_topic("t", partitions=8)
+    settle(sim)
+    sim.cluster.losses[1001] = VolumeLoss("Gone", "no volume")  # it starts for ever
+    sim.apply_pool("fast", 0)
+    sim.apply_pool("slow", 1)
+    sim.reconcile_until(
+        lambda: "waiting for broker 1001" in sim.condition("BrokerCluster/demo", "Scaling")[2]
+    )
+    assert 1000 in holders(sim)
+    sim.reconcile_until(lambda: 1000 not in sim.cluster.brokers)
+    assert holders(sim) == {0, 1, 2}
+    assert sim.cluster.violations == []

@@ -68,6 +68,7 @@ from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.authentication import TrustedCertificates
 from ottla_operator.resources.cluster import CertificateAuthority, Listener
 from ottla_operator.resources.common import RENEW_ANNOTATION
+from ottla_operator.resources.listeners import CertificateSource
 
 Data = Mapping[str, bytes]
 
@@ -121,6 +122,18 @@ def listener_file(listener: str) -> str:
     return f"{listener}.listener"
 
 
+def issued_secret(cluster: str, listener: str) -> str:
+    """The Secret with the listener's certificate that cert-manager issues, and its Certificate."""
+    return f"{cluster}-{listener}-listener"
+
+
+def own_source(cluster: BrokerCluster, listener: Listener) -> CertificateSource | None:
+    """Where the listener's own certificate is; None: it has that of the cluster's authority."""
+    if listener.configuration.issuer_ref is not None:
+        return CertificateSource(secret_name=issued_secret(cluster.metadata.name, listener.name))
+    return listener.configuration.broker_cert_chain_and_key
+
+
 def trusted_file(listener: str) -> str:
     """The file in the brokers' Secret with what brokers trust for the listener's OAuth server."""
     return f"{listener}.trusted.crt"
@@ -140,7 +153,7 @@ def files_in_use(settings: Iterable[str]) -> set[str]:
 
 def given_secrets(cluster: BrokerCluster) -> set[str]:
     """The Secrets of others that the plan needs."""
-    sources = (listener.own_certificate for listener in listeners_of(cluster))
+    sources = (own_source(cluster, listener) for listener in listeners_of(cluster))
     trusted = (source for listener in listeners_of(cluster) for source in _trusted_of(listener))
     names = {source.secret_name for source in sources if source is not None}
     return names | {source.secret_name for source in trusted if source.secret_name is not None}
@@ -196,19 +209,20 @@ def plan_secrets(
     in_use: Collection[str] = (),
     renew: Collection[str] = (),
     config_maps: Mapping[str, Data] | None = None,
+    pending: Mapping[str, Flaw] | None = None,
 ) -> SecretsPlan:
     """`brokers`: the names and addresses of each broker, by its file's name. `found`: the existing Secrets,
     also those of others (`given_secrets`). `zookeeper`: the names of the servers; empty without TLS. `hosts`:
     where clients connect to, by listener with an own certificate. `in_use`: the files of listeners that
     brokers use, though they may not after their next restart. `renew`: Secrets whose
     certificates are to be renewed before they are due. `config_maps`: the existing ones among
-    `given_config_maps`."""
+    `given_config_maps`. `pending`: why Secrets of others are not up to date, by their names."""
     name, spec = cluster.metadata.name, cluster.spec
     planner = _Planner(name, found, now_ms, random_bytes, renew)
     planner.plan_authority(clients_ca(name), spec.clients_ca)
     authority = planner.plan_authority(cluster_ca(name), spec.cluster_ca)
     subjects = {brokers_secret(name): {file: broker_subject(name, names) for file, names in brokers.items()}}
-    own = [listener.name for listener in listeners_of(cluster) if listener.own_certificate is not None]
+    own = [listener.name for listener in listeners_of(cluster) if listener.has_own_certificate]
     all_names = list(dict.fromkeys(each for names in brokers.values() for each in names))
     for one in own:
         subjects[brokers_secret(name)][listener_file(one)] = broker_subject(name, all_names)
@@ -216,7 +230,7 @@ def plan_secrets(
     for listener in listeners_of(cluster):
         if _trusted_of(listener):
             planner.plan_trusted(listener.name, _trusted_of(listener), config_maps or {})
-    planner.plan_listeners(cluster, authority.trusted, hosts or {})
+    planner.plan_listeners(cluster, authority.trusted, hosts or {}, pending or {})
     if zookeeper:
         subjects[zookeeper_secret(name)] = {ZOOKEEPER: zookeeper_subject(name, zookeeper)}
     subjects[operator_secret(name)] = {OPERATOR: operator_subject(name)}
@@ -318,13 +332,14 @@ class _Planner:
         cluster: BrokerCluster,
         trusted: bytes,
         hosts: Mapping[str, Sequence[str]],
+        pending: Mapping[str, Flaw],
     ) -> None:
         """Plan the listeners' own certificates, before those of brokers. `trusted`: of the cluster's
         authority."""
         secret = brokers_secret(self._cluster)
         existing, files = self._found.get(secret, {}), self._given.setdefault(secret, {})
         for listener in listeners_of(cluster):
-            source = listener.own_certificate
+            source = own_source(cluster, listener)
             if source is None:
                 continue
             file, what = (
@@ -338,7 +353,7 @@ class _Planner:
                 cluster.spec.cluster_ca.renewal_days,
                 self._now_ms,
             )
-            flaw = given.flaw
+            flaw = pending.get(source.secret_name) or given.flaw
             if given.pair is not None:
                 files[file] = given.pair.pem
                 if existing.get(file) != given.pair.pem:
@@ -521,7 +536,7 @@ def cluster_trust(cluster: str, data: Mapping[str, Data]) -> bytes:
 
 def clients_trust(cluster: BrokerCluster, listener: Listener, data: Mapping[str, Data]) -> bytes:
     """The certificates that clients of the listener must trust, in PEM; empty while there are none."""
-    name, source = cluster.metadata.name, listener.own_certificate
+    name, source = cluster.metadata.name, own_source(cluster, listener)
     of_cluster = cluster_trust(name, data)
     own = data.get(brokers_secret(name), {}).get(f"{listener_file(listener.name)}.pem")
     if source is None or own is None or _is_of(own, of_cluster):

@@ -40,7 +40,6 @@ from ottla_operator.resources.common import (
 )
 from ottla_operator.resources.listeners import (
     ACCESS_RULES,
-    CertificateSource,
     ListenerConfiguration,
     ListenerType,
     NetworkPolicyPeer,
@@ -100,6 +99,11 @@ class Listener(Model):
             "!has(self.configuration) || !has(self.configuration.brokerCertChainAndKey) || "
             "(has(self.tls) && self.tls)",
         ),
+        Rule(
+            "issuerRef requires tls: true on the listener and excludes brokerCertChainAndKey",
+            "!has(self.configuration) || !has(self.configuration.issuerRef) || (has(self.tls) && self.tls && "
+            "!has(self.configuration.brokerCertChainAndKey))",
+        ),
         *ACCESS_RULES,
     )
 
@@ -142,9 +146,11 @@ class Listener(Model):
         return self.name.upper().replace("-", "_")
 
     @property
-    def own_certificate(self) -> CertificateSource | None:
-        """The source of a certificate that is not of the operator's authority."""
-        return self.configuration.broker_cert_chain_and_key
+    def has_own_certificate(self) -> bool:
+        """Whether its certificate is not of the cluster's authority."""
+        return self.configuration.broker_cert_chain_and_key is not None or (
+            self.configuration.issuer_ref is not None
+        )
 
 
 class Authorization(Model):
@@ -972,11 +978,13 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             if listener.authentication is not None:
                 path = f"spec.listeners[{n}].authentication"
                 yield from listener.authentication.problems(path, listener.kafka_name)
-            if listener.own_certificate is not None and not listener.tls:
-                yield Problem(
-                    f"spec.listeners[{n}].configuration.brokerCertChainAndKey",
-                    "requires tls: true on the listener",
-                )
+            configuration, path = listener.configuration, f"spec.listeners[{n}].configuration"
+            if configuration.broker_cert_chain_and_key is not None and not listener.tls:
+                yield Problem(f"{path}.brokerCertChainAndKey", "requires tls: true on the listener")
+            if configuration.issuer_ref is not None and not listener.tls:
+                yield Problem(f"{path}.issuerRef", "requires tls: true on the listener")
+            if configuration.issuer_ref is not None and configuration.broker_cert_chain_and_key is not None:
+                yield Problem(f"{path}.issuerRef", "excludes brokerCertChainAndKey")
         for path, authority in (
             ("spec.clusterCa", self.spec.cluster_ca),
             ("spec.clientsCa", self.spec.clients_ca),
@@ -1008,20 +1016,23 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                     yield f"spec.listeners[{n}].authentication: {note}"
             for broker in unused_brokers(listener.configuration, self.broker_ids):
                 yield f"spec.listeners[{n}].configuration.brokers: there is no broker {broker}"
+        if not self.broker_ids:
+            return  # It has pools, which are not known here, or is not Ready in any case.
         least = int(settings.get(_MIN_ISR, "1"))
         brokers = len(self.broker_ids)
+        of_all = "the number of brokers" if self._pools else "spec.replicas"
         if least > brokers:
             yield (
-                f"spec.config[{_MIN_ISR}]: {least} is more than spec.replicas, which is {brokers}: no write "
+                f"spec.config[{_MIN_ISR}]: {least} is more than {of_all}, which is {brokers}: no write "
                 "with acks=all can succeed"
             )
         wanted = self.spec.topic_defaults.replicas
         if wanted is not None and wanted > brokers:
-            yield f"spec.topicDefaults.replicas: {wanted} is more than spec.replicas, which is {brokers}"
+            yield f"spec.topicDefaults.replicas: {wanted} is more than {of_all}, which is {brokers}"
         for name, effect in _FACTORS.items():
             factor = int(settings.get(name, str(brokers)))
             if factor > brokers:
-                yield f"spec.config[{name}]: {factor} is more than spec.replicas, which is {brokers}"
+                yield f"spec.config[{name}]: {factor} is more than {of_all}, which is {brokers}"
             elif 0 < factor < least <= brokers:
                 yield f"spec.config[{name}]: {factor} is less than {_MIN_ISR}, which is {least}: {effect}"
 
