@@ -512,6 +512,79 @@ def test_certificates_follow_the_brokers_and_go_with_the_issuer() -> None:
     assert sim.api.names("Certificate") == ["of-a-user"]
 
 
+def test_cert_manager_issues_the_clusters_authority_and_replaces_its_key_without_a_roll() -> None:
+    sim = KubernetesSimulation()
+    sim.apply_cluster(
+        listeners=[{"name": "secure", "port": 9093, "tls": True}], clusterCa={"issuerRef": {"name": "ours"}}
+    )
+    sim.reconcile()
+    sim.reconcile()
+    spec = sim.api.items["Certificate", "demo-cluster-ca-issued"]["spec"]
+    assert (spec["isCA"], spec["commonName"], spec["usages"]) == (
+        True,
+        "demo-cluster-ca",
+        ["digital signature", "cert sign", "crl sign"],
+    )
+    assert "demo-brokers" not in secrets(sim), "without it, no pod starts"
+    assert message_of(sim).startswith("demo-cluster-ca: Certificate demo-cluster-ca-issued: ")
+    root = new_authority("root", Lifetime(2000), sim.api.now_ms, os.urandom)
+
+    def issue_authority() -> Pair:
+        pair = new_authority("demo-cluster-ca", Lifetime(1000), sim.api.now_ms, os.urandom)
+        entries = {
+            "tls.crt": pair.certificate + root.certificate,
+            "tls.key": pair.key,
+            "ca.crt": root.certificate,
+        }
+        encoded = {entry: base64.b64encode(content).decode() for entry, content in entries.items()}
+        if ("Secret", "demo-cluster-ca-issued") in sim.api.items:
+            sim.api.edit("Secret", "demo-cluster-ca-issued", lambda item: item.update(data=encoded))
+        else:
+            sim.api.put("Secret", "demo-cluster-ca-issued", {"data": encoded})
+        ready = {"type": "Ready", "status": "True"}
+        sim.api.edit(
+            "Certificate", "demo-cluster-ca-issued", lambda item: item.update(status={"conditions": [ready]})
+        )
+        return pair
+
+    first = issue_authority()
+    sim.reconcile()
+    sim.reconcile_until_ready()
+    assert sim.condition("CertificatesValid") == ("", "")
+    trusted = base64.b64decode(data(sim)["demo-brokers"]["cluster-ca.crt"])
+    assert trusted == first.certificate, "whom the root has signed besides could pose as a broker"
+    own = Pair.of_pem(base64.b64decode(data(sim)["demo-brokers"]["demo-brokers-0.pem"]))
+    assert is_issued_by(own.certificate, first.certificate)
+    assert bundle(sim)["data"]["ca.crt"] == (first.certificate + root.certificate).decode()
+    assert {"demo-cluster-ca", "demo-cluster-ca-cert"}.isdisjoint(secrets(sim))
+    running, second = pods(sim), issue_authority()
+    sim.reconcile()
+    trusted = base64.b64decode(data(sim)["demo-brokers"]["cluster-ca.crt"])
+    assert certificates_in(trusted) == [second.certificate, first.certificate]
+    for _ in range(3):
+        sim.api.now_ms += 301_000
+        sim.reconcile()
+    assert base64.b64decode(data(sim)["demo-brokers"]["cluster-ca.crt"]) == second.certificate
+    sim.reconcile_until_ready()
+    assert pods(sim) == running
+
+
+def test_users_get_certificates_of_an_issued_authority() -> None:
+    sim = KubernetesSimulation()
+    authority = new_authority("demo-clients-ca", Lifetime(1000), sim.api.now_ms, os.urandom)
+    entries = {"tls.crt": authority.certificate, "tls.key": authority.key}
+    encoded = {entry: base64.b64encode(content).decode() for entry, content in entries.items()}
+    sim.api.put("Secret", "demo-clients-ca-issued", {"data": encoded})
+    listener = {"name": "secure", "port": 9093, "tls": True, "authentication": {"type": "tls"}}
+    sim.apply_cluster(listeners=[listener], clientsCa={"issuerRef": {"name": "ours"}})
+    sim.reconcile_until_ready()
+    user = {"clusterRef": {"name": "demo"}, "authentication": {"type": "tls"}}
+    sim.api.apply_resource("User", "carol", user)
+    sim.reconcile()
+    of_carol = base64.b64decode(data(sim)["carol"]["user.crt"])
+    assert is_issued_by(of_carol, authority.certificate)
+
+
 # ---- what clients trust
 
 

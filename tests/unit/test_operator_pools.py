@@ -200,6 +200,18 @@ def test_ids_are_unique_kept_and_not_reused(
     ]
 
 
+def test_the_id_of_a_volume_that_was_kept_is_for_its_own_pool() -> None:
+    kept = {1000: "a", 1001: "", 1002: "b"}
+    pools = [a_pool("a", 2), a_pool("b", 2)]
+    found = assign_brokers(a_cluster(), pools, state({0: ""}), kept)
+    assert {each.name: each.brokers for each in found} == {"a": (1000, 1003), "b": (1002, 1004)}
+
+
+def test_a_pool_without_a_status_keeps_its_brokers_while_there_is_no_controller() -> None:
+    (found,) = assign_brokers(a_cluster(), [a_pool("a", 1)], state({0: "", 1003: "a"}, reachable=False))
+    assert (found.brokers, found.leaving) == ((1003,), ())
+
+
 # ---- a cluster with pools
 
 

@@ -47,7 +47,15 @@ from ottla_operator.planning.steps import (
     ResetOffsets,
     SetScramCredential,
 )
-from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, Environment, Loads, StepFailed
+from ottla_operator.platform.interfaces import (
+    Address,
+    Backups,
+    BrokerLaunch,
+    Ensured,
+    Environment,
+    Loads,
+    StepFailed,
+)
 from ottla_operator.reconcile import Reconciler, is_ready
 from ottla_operator.resources import AnyResource, BrokerCluster, Pipeline
 from ottla_operator.resources.cluster import ListenerStatus
@@ -124,6 +132,7 @@ class SimulatedCluster:
         """None: there is no authorizer."""
         self.describes_access = True
         self.losses: dict[int, VolumeLoss] = {}
+        self.kept: dict[int, str] = {}
         self.step_failures: dict[type, StepFailed] = {}
         self._ids = itertools.count(1)
 
@@ -229,6 +238,9 @@ class SimulatedCluster:
             for broker in self.brokers.values()
         }
         return ZooKeeperState(self.zookeeper, "zk:2181"), instances
+
+    def kept_volumes(self) -> Mapping[int, str]:
+        return self.kept
 
     def addresses(self, cluster: BrokerCluster, brokers: Collection[int]) -> Sequence[Address]:
         return [("host", 9092 + broker) for broker in sorted(brokers)]
@@ -617,6 +629,7 @@ class OperatorSimulation:
         self.secrets = FakeSecrets()
         self.drivers = FakeDrivers()
         self.loads: Loads | None = None
+        self.backups: Backups | None = None
 
     def apply(self, kind: str, name: str, spec: Mapping[str, object], **annotations: str) -> None:
         self.store.apply(kind, name, spec, **annotations)
@@ -647,6 +660,7 @@ class OperatorSimulation:
                 self.drivers,
                 lambda: self.cluster.now_ms,
                 loads=self.loads,
+                backups=self.backups,
             )
         )
         result = asyncio.run(reconciler.reconcile())

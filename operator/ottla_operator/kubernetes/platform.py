@@ -100,6 +100,9 @@ class KubernetesPlatform:
         self._nodes: Mapping[str, Object] = {}
         self._hold_servers = False
 
+    def kept_volumes(self) -> Mapping[int, str]:
+        return observing.kept_volumes(self._objects.listed, self._name)
+
     # ---- addresses
 
     def addresses(self, cluster: BrokerCluster, brokers: Collection[int]) -> Sequence[Address]:
@@ -140,7 +143,7 @@ class KubernetesPlatform:
 
     async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]:
         routes = {ROUTE_KINDS[each.type] for each in listeners_of(cluster) if each.type in ROUTE_KINDS}
-        issued = {issuing.KIND} if issuing.issued_listeners(cluster) else set()
+        issued = {issuing.KIND} if issuing.is_used(cluster) else set()
         await self._objects.list(secrets=cluster.spec.is_secured, optional=routes | issued)
         self._wait_for_deletion(cluster)
         await self._find_relabelled()
@@ -826,7 +829,7 @@ class KubernetesPlatform:
 def _kind_missing(kind: str, message: str) -> StepFailed:
     """Of a kind that the API server does not serve, or that the operator may not list."""
     hint = f"; tlsroute needs the Gateway API, 1.5 or newer ({TLS_ROUTE_API})" if kind == "TLSRoute" else ""
-    return StepFailed(f"{kind}NotAvailable", f"{kind}: {message}{hint}")
+    return StepFailed(f"{kind}NotAvailable", f"{kind}: {message.strip()}{hint}")
 
 
 _GIVEN = "generateCertificateAuthority is false: replace the key and the certificate themselves"

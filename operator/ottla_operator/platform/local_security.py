@@ -52,12 +52,16 @@ _TRUSTED: Final = "ssl.truststore.location"
 
 
 def _without_issuers(cluster: BrokerCluster) -> BrokerCluster:
-    """The cluster as if no listener had an issuer: there is no cert-manager."""
+    """The cluster as if nothing had an issuer: there is no cert-manager."""
     without = [
         one.model_copy(update={"configuration": one.configuration.model_copy(update={"issuer_ref": None})})
         for one in cluster.spec.listeners
     ]
-    spec = cluster.spec.model_copy(update={"listeners": without})
+    of_authorities = {
+        name: getattr(cluster.spec, name).model_copy(update={"issuer_ref": None})
+        for name in ("cluster_ca", "clients_ca")
+    }
+    spec = cluster.spec.model_copy(update={"listeners": without, **of_authorities})
     return cluster.model_copy(update={"spec": spec})
 
 
