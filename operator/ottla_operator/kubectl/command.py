@@ -26,11 +26,13 @@ from ottla_operator.backup.document import BackupError
 from ottla_operator.backup.objects import newest
 from ottla_operator.conditions import iso_time
 from ottla_operator.kubectl.adopting import ExistingTopic, plan_adoption
+from ottla_operator.kubectl.planning import Planner
 from ottla_operator.kubectl.rebalance_table import rebalance_text
 from ottla_operator.kubectl.report import Part, Report, archive
 from ottla_operator.kubectl.screen import overview, screen
 from ottla_operator.kubectl.strimzi.conversion import STRIMZI, STRIMZI_CLUSTER, Conversion, convert
 from ottla_operator.kubernetes.naming import CLUSTER_LABEL, CONFIG_DIR, FINALIZER, PROPERTIES, broker_pod
+from ottla_operator.rehearsal.command import show_plan
 from ottla_operator.resources import KINDS
 from ottla_operator.resources.common import (
     APPROVE_ANNOTATION,
@@ -45,6 +47,7 @@ from ottla_operator.resources.common import (
     RESTART_ANNOTATION,
     RESTART_POD_ANNOTATION,
 )
+from ottla_operator.resources.loading import load_folder
 
 _TIMEOUT_S = 60
 _POLL_S = 2
@@ -80,6 +83,14 @@ class Kubectl:
         if done.returncode != 0:
             raise click.ClickException(done.stderr.strip() or f"kubectl ended with {done.returncode}")
         return done.stdout
+
+    def namespace(self) -> str:
+        """The namespace of the flags, or that of the context."""
+        flags = list(zip(self._command, self._command[1:], strict=False))
+        given = [value for name, value in flags if name == "--namespace"]
+        if given:
+            return given[-1]
+        return self.run("config", "view", "--minify", "-o", "jsonpath={..namespace}").strip() or "default"
 
     def items(self, *arguments: str) -> list[dict[str, Any]]:
         """The objects of `kubectl get`."""
@@ -241,6 +252,33 @@ def _wait_for_request(kubectl: Kubectl, cluster: str, id_: str) -> None:
             if request["phase"] == "Refused":
                 raise click.exceptions.Exit(1)
         time.sleep(_POLL_S)
+
+
+@main.command()
+@_global_flags
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    required=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="A file, or a folder of files, with resources of one cluster, as for kubectl apply.",
+)
+@click.option(
+    "--fail",
+    metavar="BROKER",
+    help="Rehearse the loss of this broker, such as broker-2 or 2, at the worst step.",
+)
+@click.option("-o", "--output", type=click.Choice(["json"]), help="Print JSON.")
+@click.pass_obj
+def plan(kubectl: Kubectl, files: Path, fail: str | None, output: str | None) -> None:
+    """Show what applying the files would do to their cluster: steps, restarts, moves, time, clients.
+
+    Nothing is changed. Exits with 0 when nothing would change, with 1 when something would, and with 2 when
+    an apply would be refused, or on another error.
+    """
+    namespace = kubectl.namespace()
+    show_plan(lambda broker: Planner(kubectl.run, namespace).plan(load_folder(files), broker), fail, output)
 
 
 @main.command()
