@@ -41,6 +41,7 @@ OF_SERVERS: Final = "a path of ZooKeeper's pods only, and a rule of a mount does
 ADDRESSES: Final = "functions for addresses came to CEL after the oldest Kubernetes that the chart allows"
 FORMULA: Final = "a template has another value for each broker, and CEL does not compute it"
 EACH_OTHER: Final = "to compare 1000 brokers with each other exceeds the API server's budget"
+CRON: Final = "the times of a cron schedule are a language of their own"
 ZONES: Final = "time zones are data of the operator's image"
 FLAG: Final = "a flag of the operator decides"
 
@@ -102,6 +103,10 @@ def access(type_: str, only_webhook: str = "", *, tls: bool = True, **configurat
     return cluster(only_webhook, listeners=[external])
 
 
+def backup(only_webhook: str = "", **fields: Any) -> Case:
+    return cluster(only_webhook, backup={"destination": "s3://b", "credentialsSecret": "s3", **fields})
+
+
 def window(only_webhook: str = "", **fields: Any) -> Case:
     windows = [{"start": "22:00", "duration": "4h", **fields}]
     return cluster(only_webhook, rollingUpdate={"windows": windows})
@@ -119,6 +124,7 @@ SECRET: Final = {
 }
 
 OAUTH: Final = {"type": "oauth", "validIssuerUri": "https://idp", "jwksEndpointUri": "https://idp/keys"}
+TRUSTED: Final = {"secretName": "a", "certificate": "ca.crt"}
 CUSTOM: Final = {"type": "custom", "sasl": True}
 
 
@@ -160,6 +166,8 @@ CASES: Final = (
     cluster(zookeeper={"connect": "x:2181//a"}),
     cluster(zookeeper={"connect": "x:2181/a/"}),
     cluster(zookeeper={"connect": "x:2181", "managed": {}}),
+    cluster(zookeeper={"tlsTrustedCertificates": [TRUSTED]}, authorization={"type": "simple"}),
+    cluster(zookeeper={"connect": "x:2181", "tlsTrustedCertificates": [TRUSTED]}),
     cluster(name="2nd"),
     cluster(name="a" * 41),
     cluster(name="with.dot"),
@@ -189,6 +197,9 @@ CASES: Final = (
     window(ZONES, timeZone="Europe/Nowhere"),
     window(duration="30s"),
     window(duration="169h"),
+    backup(CRON, schedule="61 * * * *"),
+    backup(destination="file:///tmp"),
+    cluster(backup={"destination": "s3://b"}),
     cluster(clusterCa={"renewalDays": 365}),
     cluster(clientsCa={**ISSUER, "generateCertificateAuthority": False}),
     cluster(clientsCa={"validityDays": 30}),
@@ -376,6 +387,7 @@ def valid() -> Iterator[tuple[str, str, Any]]:
             "loadbalancer", loadBalancerSourceRanges=["10.0.0.0/8"], advertisedPortTemplate="9000 + {nodeId}"
         ),
         access("ingress", bootstrap={"host": "x.example"}, hostTemplate="b-{nodeId}.example"),
+        backup(schedule="0 3 * * mon-fri", endpoint="http://minio:9000", destination="az://a/b/c"),
         window(duration="168h", days=["Monday"], timeZone="Europe/Berlin"),
         cluster(listeners=[listener(tls=True, authentication={"type": "tls"}, configuration=CERTIFICATE)]),
         Case("Topic", {**REF, "topicName": "_x"}),

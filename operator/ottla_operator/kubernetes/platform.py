@@ -834,7 +834,7 @@ class KubernetesPlatform:
 def _kind_missing(kind: str, message: str) -> StepFailed:
     """Of a kind that the API server does not serve, or that the operator may not list."""
     hint = f"; tlsroute needs the Gateway API, 1.5 or newer ({TLS_ROUTE_API})" if kind == "TLSRoute" else ""
-    return StepFailed(f"{kind}NotAvailable", f"{kind}: {message}{hint}")
+    return StepFailed(f"{kind}NotAvailable", f"{kind}: {message.strip()}{hint}")
 
 
 _GIVEN = "generateCertificateAuthority is false: replace the key and the certificate themselves"

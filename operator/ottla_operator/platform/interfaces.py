@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from ottla_operator.conditions import Finding
+from ottla_operator.planning.backups import BackupOutcome
 from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.holds import Due, Hold
 from ottla_operator.planning.observed import (
@@ -226,6 +227,21 @@ class RollGate(Protocol):
         ...
 
 
+class Backups(Protocol):
+    """Takes backups of a cluster's metadata, one at a time, beside the reconciliations."""
+
+    @property
+    def running(self) -> bool: ...
+
+    def outcome(self) -> BackupOutcome | None:
+        """The outcome of a backup that has ended, once."""
+        ...
+
+    def begin(self, cluster: BrokerCluster, request: str) -> None:
+        """Begin a backup for this request; "" for the schedule."""
+        ...
+
+
 class Compute(Protocol):
     """Runs work that takes seconds."""
 
@@ -313,5 +329,7 @@ class Environment:
     loads: Loads | None = None
     """None: loads are not measured."""
     compute: Compute = in_thread
+    backups: Backups | None = None
+    """None: backups are not taken."""
     gate: RollGate | None = None
     """None: no other clusters are waited for."""

@@ -9,7 +9,8 @@ from typing import Annotated, ClassVar, Final, Literal, get_args
 from pydantic import Field, PrivateAttr, model_validator
 
 from ottla.metadata.inter_broker import VERSIONS
-from ottla_operator.resources.authentication import ListenerAuthentication
+from ottla_operator.resources.authentication import ListenerAuthentication, TrustedCertificates
+from ottla_operator.resources.backup import BackupSpec, BackupStatus, backup_problems
 from ottla_operator.resources.common import (
     AGE,
     APPROVE_ANNOTATION,
@@ -250,6 +251,9 @@ class ManagedZooKeeper(Model):
     )
 
 
+_OF_SECURED: Final = "requires a cluster with tls or authentication of a listener, or authorization"
+
+
 class ZooKeeper(Model):
     """The cluster's ZooKeeper: an external one, or one that the operator runs (the default)."""
 
@@ -260,6 +264,10 @@ class ZooKeeper(Model):
             f"!has(self.connect) || (self.connect.matches({cel_regex(_CONNECT_STRING)}) && "
             "!self.connect.contains('//'))",
         ),
+        Rule(
+            "tlsTrustedCertificates requires connect",
+            "!has(self.tlsTrustedCertificates) || has(self.connect)",
+        ),
     )
 
     connect: str | None = Field(
@@ -267,6 +275,14 @@ class ZooKeeper(Model):
     )
     managed: ManagedZooKeeper | None = Field(
         default=None, description="A ZooKeeper that the operator runs. Default: three servers."
+    )
+    tls_trusted_certificates: list[TrustedCertificates] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=32,
+        description="The authorities of the servers' certificates: brokers connect by TLS. Needs connect, "
+        "and a cluster with tls, authentication or authorization. Default: connections without TLS, unless "
+        "config has zookeeper.ssl settings.",
     )
 
     @model_validator(mode="after")
@@ -508,6 +524,10 @@ class Rebalance(Model):
 class BrokerClusterSpec(Model):
     model_config = rules(
         Rule(
+            f"zookeeper.tlsTrustedCertificates {_OF_SECURED}",
+            f"!has(self.zookeeper) || !has(self.zookeeper.tlsTrustedCertificates) || {_secured_cel('self')}",
+        ),
+        Rule(
             f"version must be one of {', '.join(_RELEASES)}",
             f"!has(self.version) || self.version.matches({cel_regex(_VERSION_IN_USE)})",
         ),
@@ -583,6 +603,11 @@ class BrokerClusterSpec(Model):
         default=None,
         description="The default quotas of client ids; removed with this field.",
     )
+    backup: BackupSpec | None = Field(
+        default=None,
+        description="Backups of the metadata: topics, settings, ACLs, quotas and offsets, without records "
+        "and passwords. Default: none.",
+    )
     topic_defaults: TopicDefaults = Field(
         default_factory=TopicDefaults, description="What holds for Topics that do not say it themselves."
     )
@@ -607,6 +632,8 @@ class PoolBrokers:
     spec: BrokerClusterSpec
     """The spec of the cluster, with the pool's values in it."""
     rack: str | None = None
+    is_changed: bool = False
+    """The operator has not reconciled the newest BrokerPool yet."""
 
 
 class BrokerStatus(Model):
@@ -838,6 +865,7 @@ class BrokerClusterStatus(Status):
     default_quotas: Limits | None = Field(
         default=None, description="The default quotas that the operator has set and must remove."
     )
+    backup: BackupStatus | None = Field(default=None, description="The backups of the metadata.")
     managed_settings: list[str] = Field(default_factory=list, description=MANAGED_SETTINGS)
     unmanaged_settings: list[UnmanagedSetting] = Field(
         default_factory=list, description=UNMANAGED_SETTINGS, json_schema_extra=LISTED_BY_NAME
@@ -940,6 +968,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             if name.startswith(_ZOOKEEPER_SECURITY):
                 message = "is set by the operator for its own ZooKeeper; it is allowed with zookeeper.connect"
                 yield Problem(f"spec.config[{name}]", message)
+        yield from backup_problems(self.spec.backup, "spec.backup")
         yield from topic_settings_problems("spec.topicDefaults.config", self.spec.topic_defaults.config)
         yield from self._listener_problems()
         yield from self._security_problems()
@@ -1011,6 +1040,14 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                     f"{authority.renewal_days} is not allowed: must be below validityDays, which is "
                     f"{authority.validity_days}",
                 )
+        trusted = self.spec.zookeeper.tls_trusted_certificates
+        path = "spec.zookeeper.tlsTrustedCertificates"
+        for n, source in enumerate(trusted or ()):
+            yield from source.problems(f"{path}[{n}]")
+        if trusted is not None and self.spec.zookeeper.connect is None:
+            yield Problem(path, "requires connect")
+        if trusted is not None and not self.spec.is_secured:
+            yield Problem(path, _OF_SECURED)
         if self.spec.authorization is None:
             return
         for n, user in enumerate(self.spec.authorization.super_users):
