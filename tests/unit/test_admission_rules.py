@@ -197,6 +197,18 @@ CASES: Final = (
     access("ingress", tls=False, bootstrap={"host": "x.example"}, hostTemplate="b-{nodeId}.example"),
     access("ingress", hostTemplate="b-{nodeId}.example"),
     access("ingress", bootstrap={"host": "x.example"}),
+    cluster(
+        replicas=0,
+        listeners=[
+            listener(
+                "outer",
+                9094,
+                type="ingress",
+                tls=True,
+                configuration={"bootstrap": {"host": "x.example"}},
+            )
+        ],
+    ),
     access("ingress", FORMULA, bootstrap={"host": "x.example"}, hostTemplate="x.example"),
     access("tlsroute", bootstrap={"host": "x.example"}, hostTemplate="b-{nodeId}.example"),
     cluster(listeners=[listener(networkPolicyPeers=[{}])]),
