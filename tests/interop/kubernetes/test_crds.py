@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions by the API server's own validation: structural schemas, and the cost of rules."""
+"""The CustomResourceDefinitions by the API server's own validation: schemas, and the cost of rules."""
 
 from __future__ import annotations
 
