@@ -32,7 +32,8 @@ from ottla_operator.resources import BrokerCluster, Pipeline, User
 from ottla_operator.resources.common import config_texts
 from ottla_operator.resources.loading import load_folder
 from ottla_operator.step_executor import ReconcileResult
-from ottla_operator.up.store import FolderStore
+from ottla_operator.up.rebalance import rebalance
+from ottla_operator.up.store import STATE, FolderStore
 from ottla_operator.up.view import LiveView, PlainView, View
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ class Session:
         self.files = files
         self._lock = lock_data_folder(data)
         try:
-            self.store = FolderStore(data / "state.json", clock_ms)
+            self.store = FolderStore(data / STATE, clock_ms)
         except ValueError as error:
             self._lock.close()
             raise CannotRun(str(error)) from None
@@ -274,14 +275,13 @@ class Session:
         self._announced = ready
 
 
-@click.command(short_help="Run clusters from custom resources.")
+@click.group(short_help="Run clusters from custom resources.", invoke_without_command=True)
 @click.option(
     "-f",
     "--files",
-    required=True,
     type=click.Path(exists=True, path_type=Path),
-    help="A folder or a file with resources in YAML: BrokerCluster, BrokerPool, Topic, User, Quota, "
-    "ConsumerGroup, Pipeline.",
+    help="Required: a folder or a file with resources in YAML: BrokerCluster, BrokerPool, Topic, User, "
+    "Quota, ConsumerGroup, Pipeline.",
 )
 @click.option(
     "--data",
@@ -297,12 +297,20 @@ class Session:
     type=click.IntRange(1, 65535),
     help="The port of broker 0; broker N listens on this plus N, and on 100 more for each further listener.",
 )
-def up(files: Path, data: Path, port: int) -> None:
+@click.pass_context
+def up(context: click.Context, files: Path | None, data: Path, port: int) -> None:
     """Run a cluster from custom resources, with local processes instead of pods.
 
     Changes of the files are applied while it runs. Ctrl-C stops all processes gracefully.
     """
+    if context.invoked_subcommand is not None:
+        return
+    if files is None:
+        raise click.UsageError("Missing option '-f' / '--files'.")
     asyncio.run(_up(files, data, port))
+
+
+up.add_command(rebalance)
 
 
 async def _up(files: Path, data: Path, port: int) -> None:
