@@ -14,10 +14,9 @@ from typing import Any, Final, Protocol, TypeVar
 
 import click
 
+from ottla_operator.rehearsal.report import duration_text, size_text
+
 _MOVES_SHOWN: Final = 20
-_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
-
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -163,23 +162,6 @@ def _proposal(proposal: Mapping[str, Any], *, all_moves: bool) -> Iterator[str]:
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
-
-
-def size_text(count: int) -> str:
-    """1500000 -> 1.5 MB"""
-    value, unit = float(count), 0
-    while value >= 1000 and unit < len(_UNITS) - 1:
-        value, unit = value / 1000, unit + 1
-    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{count} B"
-
-
-def duration_text(seconds: int) -> str:
-    """5400 -> 1h30m"""
-    minutes, rest = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}h{minutes:02}m"
-    return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from ottla_operator.conditions import find, is_true, no, parse_iso_time
 from ottla_operator.planning.audits import Audits, with_audit
+from ottla_operator.planning.backups import plan_backup
 from ottla_operator.planning.cluster import ClusterPlan, Placement, cluster_members, plan_cluster
 from ottla_operator.planning.groups import plan_group, query_of
 from ottla_operator.planning.holds import Holds, due_rolls, holds_of, window_hold
@@ -89,7 +90,7 @@ class Reconciler:
             return result
         result.observed = observed
         pools = [r for r in members if isinstance(r, BrokerPool) and not r.metadata.deleting]
-        cluster = cluster.with_pools(assign_brokers(cluster, pools, observed))
+        cluster = cluster.with_pools(assign_brokers(cluster, pools, observed, self._platform.kept_volumes()))
         traits = self._platform.traits(cluster)
         upgrade = plan_upgrade(cluster.spec, cluster.broker_ids, observed, traits, cluster.status.upgrade)
         restarts = handled_restarts(cluster, observed, self._platform.restart_request())
@@ -116,6 +117,7 @@ class Reconciler:
             audits = Audits.of((r for r in members if isinstance(r, Pipeline)), drivers)
             planned_all = self._of_members(cluster, members, observed, plan, targets.default, audits)
             planned_all += self._of_pipelines(cluster, members, drivers, plan.placement.usable)
+        planned_all[0] = self._with_backup(planned_all[0], cluster, plan.placement.usable, result)
         others = {c.metadata.name for c in clusters[1:]}
         orphans = [r for r in non_clusters if r.spec.cluster_ref.name != cluster.metadata.name]
         planned_all += self._without_cluster(orphans, None, drivers, others)
@@ -188,6 +190,29 @@ class Reconciler:
                 raise StepFailed("PoolInvalid", message)
 
     # ---- planning
+
+    def _with_backup(
+        self, planned: ResourcePlan[Status], cluster: BrokerCluster, usable: bool, result: ReconcileResult
+    ) -> ResourcePlan[Status]:
+        """The plan of the cluster with the state of its backups; begins one when it is due."""
+        backups = self._environment.backups
+        if backups is None or not cluster.metadata.acted_upon:
+            return planned
+        outcome = backups.outcome()
+        plan = plan_backup(cluster, outcome, usable=usable, running=backups.running, now_ms=self._clock_ms())
+        if outcome is not None:
+            reason = "BackupCompleted" if outcome.url else "BackupFailed"
+            message = f"{outcome.url}: {outcome.message}" if outcome.url else outcome.message
+            self._executor.record(cluster, reason, message, warning=not outcome.url)
+        if plan.start is not None:
+            backups.begin(cluster, plan.start)
+        elif plan.due_ms is not None:
+            result.due_ms = min(plan.due_ms, result.due_ms or plan.due_ms)
+        return replace(
+            planned,
+            findings=(*planned.findings, *plan.findings),
+            status=planned.status.model_copy(update={"backup": plan.status}),
+        )
 
     def _targets(
         self, cluster: BrokerCluster, traits: Mapping[str, str], upgrade: Upgrade, restart: str

@@ -19,6 +19,7 @@ from tests.e2e.kube import Kube, Object, wait_for
 _READY_S = 240
 _CLASS = "ottla-e2e-growing"
 _LB, _NODE_PORT = "demo-broker-0-balanced", "demo-broker-0-ported"
+_LB_OF_BOOTSTRAP = "demo-bootstrap-balanced"
 
 _ECHO = """
 import sys
@@ -85,7 +86,7 @@ def _provide(kube: Kube, cluster: Cluster, address: str) -> None:
     """What a provider of load balancers does."""
     status = {"status": {"loadBalancer": {"ingress": [{"ip": address}]}}}
     kube.kubectl(
-        *("patch", "service", _LB, "-n", cluster.namespace, "--subresource=status"),
+        *("patch", "service", _LB, _LB_OF_BOOTSTRAP, "-n", cluster.namespace, "--subresource=status"),
         *("--type=merge", "-p", json.dumps(status)),
     )
 
@@ -176,7 +177,11 @@ def test_a_listener_that_is_taken_away_takes_its_services_along(kube: Kube, outs
     outside.patch({"listeners": [{"name": "plain", "port": 9092}]})
     wait_for(
         "its Services are gone",
-        lambda: not any(kube.get("service", name, outside.namespace) for name in (_LB, _NODE_PORT)),
+        lambda: (
+            not any(
+                kube.get("service", name, outside.namespace) for name in (_LB, _NODE_PORT, _LB_OF_BOOTSTRAP)
+            )
+        ),
         120,
     )
     outside.wait_ready(_READY_S)

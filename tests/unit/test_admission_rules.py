@@ -41,6 +41,7 @@ OF_SERVERS: Final = "a path of ZooKeeper's pods only, and a rule of a mount does
 ADDRESSES: Final = "functions for addresses came to CEL after the oldest Kubernetes that the chart allows"
 FORMULA: Final = "a template has another value for each broker, and CEL does not compute it"
 EACH_OTHER: Final = "to compare 1000 brokers with each other exceeds the API server's budget"
+CRON: Final = "the times of a cron schedule are a language of their own"
 ZONES: Final = "time zones are data of the operator's image"
 FLAG: Final = "a flag of the operator decides"
 
@@ -102,6 +103,10 @@ def access(type_: str, only_webhook: str = "", *, tls: bool = True, **configurat
     return cluster(only_webhook, listeners=[external])
 
 
+def backup(only_webhook: str = "", **fields: Any) -> Case:
+    return cluster(only_webhook, backup={"destination": "s3://b", "credentialsSecret": "s3", **fields})
+
+
 def window(only_webhook: str = "", **fields: Any) -> Case:
     windows = [{"start": "22:00", "duration": "4h", **fields}]
     return cluster(only_webhook, rollingUpdate={"windows": windows})
@@ -112,6 +117,7 @@ def pipeline(only_webhook: str = "", name: str = "demo", **spec: Any) -> Case:
 
 
 CERTIFICATE: Final = {"brokerCertChainAndKey": {"secretName": "own"}}
+ISSUER: Final = {"issuerRef": {"name": "ours"}}
 SECRET: Final = {
     "type": "scram-sha-512",
     "password": {"valueFrom": {"secretKeyRef": {"name": "demo", "key": "x"}}},
@@ -169,6 +175,8 @@ CASES: Final = (
     cluster(listeners=[listener(port=9091)]),
     cluster(listeners=[listener(authentication={"type": "tls"})]),
     cluster(listeners=[listener(configuration=CERTIFICATE)]),
+    cluster(listeners=[listener(configuration=ISSUER)]),
+    cluster(listeners=[listener(tls=True, configuration={**CERTIFICATE, **ISSUER})]),
     access("internal", publishNotReadyAddresses=True),
     access("nodeport", bootstrap={"loadBalancerIP": "10.0.0.1"}),
     access("nodeport", brokers=[{"broker": 0, "host": "x.example"}]),
@@ -186,7 +194,11 @@ CASES: Final = (
     window(ZONES, timeZone="Europe/Nowhere"),
     window(duration="30s"),
     window(duration="169h"),
+    backup(CRON, schedule="61 * * * *"),
+    backup(destination="file:///tmp"),
+    cluster(backup={"destination": "s3://b"}),
     cluster(clusterCa={"renewalDays": 365}),
+    cluster(clientsCa={**ISSUER, "generateCertificateAuthority": False}),
     cluster(clientsCa={"validityDays": 30}),
     cluster(authorization={"type": "simple", "superUsers": ["a;b"]}),
     cluster(authorization={"type": "simple", "superUsers": [" "]}),
@@ -372,6 +384,7 @@ def valid() -> Iterator[tuple[str, str, Any]]:
             "loadbalancer", loadBalancerSourceRanges=["10.0.0.0/8"], advertisedPortTemplate="9000 + {nodeId}"
         ),
         access("ingress", bootstrap={"host": "x.example"}, hostTemplate="b-{nodeId}.example"),
+        backup(schedule="0 3 * * mon-fri", endpoint="http://minio:9000", destination="az://a/b/c"),
         window(duration="168h", days=["Monday"], timeZone="Europe/Berlin"),
         cluster(listeners=[listener(tls=True, authentication={"type": "tls"}, configuration=CERTIFICATE)]),
         Case("Topic", {**REF, "topicName": "_x"}),

@@ -312,7 +312,13 @@ def test_the_first_pool_of_brokers_is_the_cluster() -> None:
     assert spec["template"]["pod"]["spec"]["priorityClassName"] == "high"
     assert spec["template"]["pod"]["spec"]["containers"][0]["env"] == [{"name": "A", "value": "b"}]
     assert "first has its own" in notes(done, "Kafka/pooled")["spec.kafka.replicas"]
-    assert set(notes(done, "KafkaNodePool/second")) == {"metadata", "spec"}
+    second = result(done, "BrokerPool/second")
+    assert second["spec"] == {
+        "clusterRef": {"name": "pooled"},
+        "replicas": 2,
+        "storage": {"size": "1Gi"},
+    }
+    assert notes(done, "KafkaNodePool/second") == {}
     assert "not in the input" in notes(done, "KafkaNodePool/lost")["spec"]
 
 

@@ -8,7 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from ottla_operator.kubectl import command
-from ottla_operator.rebalance_command import duration_text, rebalance_text, size_text
+from ottla_operator.rebalance_command import rebalance_text
+from ottla_operator.rehearsal.report import duration_text, size_text
 
 PROPOSAL: dict[str, Any] = {
     "id": "rebalance-7",

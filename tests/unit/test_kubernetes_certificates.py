@@ -11,7 +11,7 @@ import pytest
 
 from ottla.security.clients import ClientSecurity
 from ottla_operator.kubernetes import certificates, naming
-from ottla_operator.kubernetes.api import ApiError, Forbidden
+from ottla_operator.kubernetes.api import ApiError, Forbidden, NotFound
 from ottla_operator.kubernetes.metrics import Metrics
 from ottla_operator.kubernetes.observing import Listed
 from ottla_operator.planning.certificates import (
@@ -392,3 +392,226 @@ def test_without_the_given_authority_brokers_have_no_secret_and_the_condition_sa
     sim.reconcile()
     assert "demo-brokers" in secrets(sim)
     assert sim.condition("CertificatesValid") == ("", "")
+
+
+# ---- cert-manager
+
+
+ISSUED = own_listener(issuerRef={"name": "ours", "kind": "ClusterIssuer"})
+HOSTS = [
+    "demo-bootstrap.shop.svc",
+    *(f"demo-brokers-{broker}.demo-brokers.shop.svc" for broker in range(3)),
+]
+
+
+def certificate(sim: KubernetesSimulation) -> Item:
+    return sim.api.items["Certificate", "demo-secure-listener"]
+
+
+def issue_it(sim: KubernetesSimulation) -> Pair:
+    """What cert-manager does."""
+    pair = put_pair(sim, certificate(sim)["spec"]["secretName"])
+    set_ready(sim, "True", "Certificate is up to date and has not expired")
+    return pair
+
+
+def set_ready(sim: KubernetesSimulation, status: str, message: str) -> None:
+    ready = {"type": "Ready", "status": status, "reason": "x", "message": message}
+    sim.api.edit(
+        "Certificate", "demo-secure-listener", lambda item: item.update(status={"conditions": [ready]})
+    )
+
+
+def message_of(sim: KubernetesSimulation, type_: str = "CertificatesValid") -> str:
+    return next(str(each["message"]) for each in sim.status()["conditions"] if each["type"] == type_)
+
+
+def test_cert_manager_issues_a_certificate_for_all_hosts_of_a_listener() -> None:
+    sim = KubernetesSimulation()
+    sim.apply_cluster(listeners=ISSUED, clusterCa={"validityDays": 90, "renewalDays": 10})
+    sim.reconcile_until_ready()
+    assert certificate(sim)["apiVersion"] == "cert-manager.io/v1"
+    spec = certificate(sim)["spec"]
+    assert spec["issuerRef"] == {"name": "ours", "kind": "ClusterIssuer", "group": "cert-manager.io"}
+    assert spec["dnsNames"] == HOSTS
+    assert (spec["duration"], spec["renewBefore"]) == ("2160h0m0s", "240h0m0s")
+    assert spec["secretTemplate"]["labels"] == {naming.CLUSTER_LABEL: "demo"}
+    assert sim.condition("CertificatesValid") == ("False", "CertificateNotReady")
+    assert message_of(sim) == (
+        "listener secure: Certificate demo-secure-listener: cert-manager has not processed it yet"
+    )
+    running, pair = pods(sim), issue_it(sim)
+    sim.reconcile()
+    sim.reconcile()
+    assert sim.condition("CertificatesValid") == ("", "")
+    assert presented(sim) == pair
+    assert pods(sim) == running
+    issued_by = base64.b64decode(data(sim)["demo-secure-listener"]["ca.crt"]).decode()
+    assert sim.status()["listeners"][0]["certificates"] == [issued_by]
+
+
+def test_a_listener_of_addresses_has_them_in_its_certificate() -> None:
+    sim = KubernetesSimulation()
+    address = {"type": "InternalIP", "address": "192.0.2.1"}
+    sim.api.put("Node", "one", {"status": {"addresses": [address]}})
+    sim.apply_cluster(listeners=[{**ISSUED[0], "type": "nodeport"}])
+    sim.reconcile()
+    assert ("Certificate", "demo-secure-listener") not in sim.api.items, "no address is known yet"
+    for (kind, _), item in sim.api.items.items():
+        if kind == "Service" and item["spec"].get("type") == "NodePort":
+            item["spec"]["ports"][0]["nodePort"] = 30_000 + len(item["metadata"]["name"])
+    sim.reconcile()
+    assert certificate(sim)["spec"]["ipAddresses"] == ["192.0.2.1"]
+
+
+def test_what_cert_manager_says_is_in_the_condition_and_the_last_certificate_stays() -> None:
+    sim = KubernetesSimulation()
+    sim.apply_cluster(listeners=ISSUED)
+    sim.reconcile_until_ready()
+    pair = issue_it(sim)
+    sim.reconcile()
+    set_ready(sim, "False", "Referenced issuer not found")
+    sim.reconcile()
+    assert message_of(sim) == (
+        "listener secure: Certificate demo-secure-listener: Referenced issuer not found"
+    )
+    assert presented(sim) == pair
+    assert sim.condition() == ("True", "AllBrokersReady")
+
+
+@pytest.mark.parametrize(
+    "error", [NotFound(404, "NotFound", "no such kind"), Forbidden(403, "F", "not yours")]
+)
+def test_without_cert_manager_the_condition_says_so_and_all_else_works(error: ApiError) -> None:
+    sim = KubernetesSimulation()
+    sim.api.fail = lambda verb, kind, name: error if kind == "Certificate" else None
+    sim.apply_cluster(listeners=ISSUED)
+    sim.reconcile_until_ready()
+    sim.reconcile()
+    assert sim.condition("CertificatesValid") == ("False", "CertManagerNotAvailable")
+    assert message_of(sim) == (
+        f"listener secure: cert-manager.io/v1 Certificate: {error.message}; is cert-manager installed?"
+    )
+    assert sim.condition() == ("True", "AllBrokersReady")
+    assert "secure.listener.pem" in data(sim)["demo-brokers"]
+
+
+def test_certificates_follow_the_brokers_and_go_with_the_issuer() -> None:
+    sim = KubernetesSimulation()
+    sim.apply_cluster(listeners=ISSUED)
+    sim.reconcile_until_ready()
+    labels = {naming.CLUSTER_LABEL: "demo"}
+    sim.api.put("Certificate", "of-a-user", {"metadata": {"labels": labels}, "spec": {}})
+    issue_it(sim)
+    sim.api.apply_resource("BrokerCluster", "demo", {**_spec(sim), "replicas": 4})
+    sim.reconcile()
+    assert certificate(sim)["spec"]["dnsNames"] == [*HOSTS, "demo-brokers-3.demo-brokers.shop.svc"]
+    listeners = [{"name": "secure", "port": 9093, "tls": True}]
+    sim.api.apply_resource("BrokerCluster", "demo", {**_spec(sim), "listeners": listeners})
+    sim.reconcile()
+    assert sim.api.names("Certificate") == ["of-a-user"]
+
+
+def test_cert_manager_issues_the_clusters_authority_and_replaces_its_key_without_a_roll() -> None:
+    sim = KubernetesSimulation()
+    sim.apply_cluster(
+        listeners=[{"name": "secure", "port": 9093, "tls": True}], clusterCa={"issuerRef": {"name": "ours"}}
+    )
+    sim.reconcile()
+    sim.reconcile()
+    spec = sim.api.items["Certificate", "demo-cluster-ca-issued"]["spec"]
+    assert (spec["isCA"], spec["commonName"], spec["usages"]) == (
+        True,
+        "demo-cluster-ca",
+        ["digital signature", "cert sign", "crl sign"],
+    )
+    assert "demo-brokers" not in secrets(sim), "without it, no pod starts"
+    assert message_of(sim).startswith("demo-cluster-ca: Certificate demo-cluster-ca-issued: ")
+    root = new_authority("root", Lifetime(2000), sim.api.now_ms, os.urandom)
+
+    def issue_authority() -> Pair:
+        pair = new_authority("demo-cluster-ca", Lifetime(1000), sim.api.now_ms, os.urandom)
+        entries = {
+            "tls.crt": pair.certificate + root.certificate,
+            "tls.key": pair.key,
+            "ca.crt": root.certificate,
+        }
+        encoded = {entry: base64.b64encode(content).decode() for entry, content in entries.items()}
+        if ("Secret", "demo-cluster-ca-issued") in sim.api.items:
+            sim.api.edit("Secret", "demo-cluster-ca-issued", lambda item: item.update(data=encoded))
+        else:
+            sim.api.put("Secret", "demo-cluster-ca-issued", {"data": encoded})
+        ready = {"type": "Ready", "status": "True"}
+        sim.api.edit(
+            "Certificate", "demo-cluster-ca-issued", lambda item: item.update(status={"conditions": [ready]})
+        )
+        return pair
+
+    first = issue_authority()
+    sim.reconcile()
+    sim.reconcile_until_ready()
+    assert sim.condition("CertificatesValid") == ("", "")
+    trusted = base64.b64decode(data(sim)["demo-brokers"]["cluster-ca.crt"])
+    assert trusted == first.certificate, "whom the root has signed besides could pose as a broker"
+    own = Pair.of_pem(base64.b64decode(data(sim)["demo-brokers"]["demo-brokers-0.pem"]))
+    assert is_issued_by(own.certificate, first.certificate)
+    assert bundle(sim)["data"]["ca.crt"] == (first.certificate + root.certificate).decode()
+    assert {"demo-cluster-ca", "demo-cluster-ca-cert"}.isdisjoint(secrets(sim))
+    running, second = pods(sim), issue_authority()
+    sim.reconcile()
+    trusted = base64.b64decode(data(sim)["demo-brokers"]["cluster-ca.crt"])
+    assert certificates_in(trusted) == [second.certificate, first.certificate]
+    for _ in range(3):
+        sim.api.now_ms += 301_000
+        sim.reconcile()
+    assert base64.b64decode(data(sim)["demo-brokers"]["cluster-ca.crt"]) == second.certificate
+    sim.reconcile_until_ready()
+    assert pods(sim) == running
+
+
+def test_users_get_certificates_of_an_issued_authority() -> None:
+    sim = KubernetesSimulation()
+    authority = new_authority("demo-clients-ca", Lifetime(1000), sim.api.now_ms, os.urandom)
+    entries = {"tls.crt": authority.certificate, "tls.key": authority.key}
+    encoded = {entry: base64.b64encode(content).decode() for entry, content in entries.items()}
+    sim.api.put("Secret", "demo-clients-ca-issued", {"data": encoded})
+    listener = {"name": "secure", "port": 9093, "tls": True, "authentication": {"type": "tls"}}
+    sim.apply_cluster(listeners=[listener], clientsCa={"issuerRef": {"name": "ours"}})
+    sim.reconcile_until_ready()
+    user = {"clusterRef": {"name": "demo"}, "authentication": {"type": "tls"}}
+    sim.api.apply_resource("User", "carol", user)
+    sim.reconcile()
+    of_carol = base64.b64decode(data(sim)["carol"]["user.crt"])
+    assert is_issued_by(of_carol, authority.certificate)
+
+
+# ---- what clients trust
+
+
+def bundle(sim: KubernetesSimulation) -> Item:
+    return sim.api.items["ConfigMap", "demo-ca-bundle"]
+
+
+def test_a_config_map_has_what_clients_trust_for_each_listener_and_for_all() -> None:
+    sim = KubernetesSimulation()
+    put_pair(sim)
+    plain, other = {"name": "plain", "port": 9092}, {"name": "ca", "port": 9094, "tls": True}
+    sim.apply_cluster(listeners=[plain, other, *own_listener()])
+    sim.reconcile_until_ready()
+    of_cluster, theirs = (
+        base64.b64decode(data(sim)[name]["ca.crt"]).decode() for name in ("demo-cluster-ca-cert", "theirs")
+    )
+    assert bundle(sim)["data"] == {
+        "ca.crt": of_cluster + theirs,
+        "ca.listener.crt": of_cluster,
+        "secure.listener.crt": theirs,
+    }
+    assert bundle(sim)["metadata"]["labels"]["ottla.dev/trust-bundle"] == "demo"
+    secrets(sim)["demo-cluster-ca"]["metadata"]["annotations"][REPLACE_KEY_ANNOTATION] = "true"
+    sim.reconcile()
+    assert len(certificates_in(bundle(sim)["data"]["ca.listener.crt"].encode())) == 2
+    sim.api.apply_resource(
+        "BrokerCluster", "demo", {**_spec(sim), "listeners": [plain], "authorization": {"type": "simple"}}
+    )
+    sim.reconcile()
+    assert ("ConfigMap", "demo-ca-bundle") not in sim.api.items

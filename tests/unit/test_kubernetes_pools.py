@@ -188,6 +188,17 @@ def test_a_deleted_pool_is_gone_at_once_and_its_brokers_after_it(
     assert left == ([] if delete else ["data-demo-broker-1000-0", "data-demo-broker-1001-0"])
 
 
+def test_another_pool_does_not_get_a_volume_that_was_kept(sim: KubernetesSimulation) -> None:
+    sim.api.delete_resource("BrokerPool", "fast")
+    reconcile_until_settled(sim)
+    apply_pool(sim, "other", replicas=1)
+    reconcile_until_settled(sim)
+    assert sim.status("BrokerPool", "other")["brokerIds"] == [1002]
+    apply_pool(sim, replicas=1)
+    reconcile_until_settled(sim)
+    assert sim.status("BrokerPool", "fast")["brokerIds"] == [1000], "its own volume, as in the own pool"
+
+
 def test_an_invalid_pool_keeps_its_brokers_even_without_its_status(sim: KubernetesSimulation) -> None:
     before = broker_pods(sim)
     item = sim.api.items["BrokerPool", "fast"]

@@ -13,7 +13,13 @@ from ottla_operator.simulation.scenarios import one_await_more, simulate
 pytestmark = pytest.mark.budget(10)
 
 
-@pytest.mark.parametrize("scenario", ["scale", "roll", "factor", "rebalance", "threads", "restart"])
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        *("scale", "roll", "factor", "rebalance", "threads", "restart"),
+        *("any broker leaves", "pool to pool", "pool deleted", "pool and roll"),
+    ],
+)
 def test_an_operator_that_is_killed_at_each_await_does_what_it_is_asked(scenario: str) -> None:
     result = simulate(Plan(1, 25.0, {}, workloads=(scenario,)), one_await_more)
     assert not result.violation

@@ -293,6 +293,11 @@ def test_the_pool_of_a_broker_is_recorded_and_kept_when_the_pool_is_deleted(
     asyncio.run(fixture.platform.stop_broker(own, 1000))
     asyncio.run(fixture.platform.start_broker(own, 1000, None))
     assert (observed().pool, observed().delete_volume) == ("fast", True), "started without its pool"
+    assert fixture.platform.kept_volumes() == {}
+    (fixture.data / "brokers" / "1000" / "data").mkdir()
+    FakeProcess.last.end(0)
+    asyncio.run(fixture.platform.remove_broker(own, 1000, delete_volume=False))
+    assert fixture.platform.kept_volumes() == {1000: ""}
 
 
 # ---- secured clusters
@@ -381,6 +386,23 @@ def test_a_listener_has_a_certificate_of_its_own_from_files(
     fixture.start()
     ensure_children(fixture)
     assert not location.exists()
+
+
+def test_issuers_are_ignored_where_there_is_no_cert_manager(fixture: LocalPlatformFixture) -> None:
+    issued = {"issuerRef": {"name": "ours"}}
+    fixture.cluster = a_cluster(
+        listeners=[{**LISTENERS[1], "configuration": issued}], clusterCa=issued, clientsCa=issued
+    )
+    ensuring = fixture.platform.ensure_children(fixture.cluster, LAUNCH, under_replicated=False)
+    assert asyncio.run(ensuring).findings == []
+    fixture.start_ready()
+    settings = FakeProcess.last.properties
+    assert settings["listener.name.certs.ssl.keystore.location"].endswith("/broker-0.pem")
+    assert list(fixture.cluster.ignored_by_up())[-3:] == [
+        "spec.listeners[0].configuration.issuerRef has an effect on Kubernetes only and is ignored",
+        "spec.clusterCa.issuerRef has an effect on Kubernetes only and is ignored",
+        "spec.clientsCa.issuerRef has an effect on Kubernetes only and is ignored",
+    ]
 
 
 def test_a_changed_listener_port_needs_no_restart(fixture: LocalPlatformFixture) -> None:

@@ -14,6 +14,7 @@ from ottla_operator.planning.observed import (
     Observed,
     PartitionState,
     TopicState,
+    VolumeLoss,
     ZooKeeperState,
 )
 from ottla_operator.planning.pools import assign_brokers
@@ -197,6 +198,18 @@ def test_ids_are_unique_kept_and_not_reused(
     assert [each.brokers for each in assign_brokers(a_cluster(), again, observed)] == [
         e.brokers for e in found
     ]
+
+
+def test_the_id_of_a_volume_that_was_kept_is_for_its_own_pool() -> None:
+    kept = {1000: "a", 1001: "", 1002: "b"}
+    pools = [a_pool("a", 2), a_pool("b", 2)]
+    found = assign_brokers(a_cluster(), pools, state({0: ""}), kept)
+    assert {each.name: each.brokers for each in found} == {"a": (1000, 1003), "b": (1002, 1004)}
+
+
+def test_a_pool_without_a_status_keeps_its_brokers_while_there_is_no_controller() -> None:
+    (found,) = assign_brokers(a_cluster(), [a_pool("a", 1)], state({0: "", 1003: "a"}, reachable=False))
+    assert (found.brokers, found.leaving) == ((1003,), ())
 
 
 # ---- a cluster with pools
@@ -402,3 +415,31 @@ def test_a_paused_pool_keeps_its_brokers(sim: OperatorSimulation) -> None:
     for _ in range(10):
         sim.reconcile()
     assert sim.cluster.live() == {0, 1, 1000, 1001}
+
+
+def test_warnings_count_the_brokers_of_pools(sim: OperatorSimulation) -> None:
+    sim.apply_cluster(0, config={"default.replication.factor": "3"})
+    sim.apply_pool("fast", 2)
+    settle(sim)
+    (warning,) = cluster_status(sim).warnings
+    assert warning.endswith("3 is more than the number of brokers, which is 2")
+    sim.apply_pool("fast", 3)
+    settle(sim)
+    assert cluster_status(sim).warnings == []
+
+
+def test_a_drain_does_not_wait_for_a_new_broker_that_does_not_start(sim: OperatorSimulation) -> None:
+    sim.apply_cluster(3, rollingUpdate={"timeout": "30s"})
+    sim.apply_pool("fast", 1)
+    sim.apply_topic("t", partitions=8)
+    settle(sim)
+    sim.cluster.losses[1001] = VolumeLoss("Gone", "no volume")  # it starts for ever
+    sim.apply_pool("fast", 0)
+    sim.apply_pool("slow", 1)
+    sim.reconcile_until(
+        lambda: "waiting for broker 1001" in sim.condition("BrokerCluster/demo", "Scaling")[2]
+    )
+    assert 1000 in holders(sim)
+    sim.reconcile_until(lambda: 1000 not in sim.cluster.brokers)
+    assert holders(sim) == {0, 1, 2}
+    assert sim.cluster.violations == []

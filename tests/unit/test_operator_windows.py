@@ -165,20 +165,18 @@ HOUR_MS = 3_600_000
 CONFIG = {"queued.max.requests": "77"}
 
 
-def at_noon(**spec: object) -> OperatorSimulation:
+def at_noon() -> OperatorSimulation:
     """A cluster that is Ready, at noon in UTC, with a window in the night."""
     sim = OperatorSimulation()
     sim.cluster.now_ms = parse_iso_time("2026-11-27T11:58:00Z")
-    sim.apply_cluster(rollingUpdate={"windows": [NIGHT], "minReadySeconds": 0}, **spec)
+    sim.apply_cluster(rollingUpdate={"windows": [NIGHT], "minReadySeconds": 0})
     sim.apply_topic("orders", config={"min.insync.replicas": 2})
     sim.reconcile_until_ready()
     return sim
 
 
-def change(sim: OperatorSimulation, replicas: int = 3, **spec: object) -> None:
-    sim.apply_cluster(
-        replicas, config=CONFIG, rollingUpdate={"windows": [NIGHT], "minReadySeconds": 0}, **spec
-    )
+def change(sim: OperatorSimulation, replicas: int = 3) -> None:
+    sim.apply_cluster(replicas, config=CONFIG, rollingUpdate={"windows": [NIGHT], "minReadySeconds": 0})
 
 
 def stops(sim: OperatorSimulation) -> list[str]:

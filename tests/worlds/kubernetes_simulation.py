@@ -40,7 +40,7 @@ NAMESPACE = "shop"
 WRITES = ("apply", "create", "patch", "delete")
 _VERSIONED = ("apiVersion", "kind")
 _CHILD_KINDS = {
-    *("ConfigMap", "Secret", "Service", "ServiceAccount", "StatefulSet"),
+    *("Certificate", "ConfigMap", "Secret", "Service", "ServiceAccount", "StatefulSet"),
     *("PodDisruptionBudget", "NetworkPolicy", "RoleBinding", "Ingress", "TLSRoute"),
 }
 _MUTABLE_OF_SET = {

@@ -80,6 +80,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies, ingresses]
   verbs: [get, list, watch, create, patch, update, delete]
+- apiGroups: [cert-manager.io]
+  resources: [certificates]        # of listeners with an issuerRef; cert-manager need not be installed
+  verbs: [get, list, watch, create, patch, update, delete]
 - apiGroups: [gateway.networking.k8s.io]
   resources: [tlsroutes]           # of listeners of type tlsroute; the Gateway API need not be installed
   verbs: [get, list, watch, create, patch, update, delete]

@@ -6,6 +6,8 @@ annotations only, which are no part of the spec that a GitOps tool keeps; the op
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 import os
 import shutil
@@ -20,16 +22,21 @@ from typing import Any, TypeVar
 import click
 import yaml
 
+from ottla_operator.backup.document import BackupError
+from ottla_operator.backup.objects import newest
 from ottla_operator.conditions import iso_time
 from ottla_operator.kubectl.adopting import ExistingTopic, plan_adoption
+from ottla_operator.kubectl.planning import Planner
 from ottla_operator.kubectl.report import Part, Report, archive
 from ottla_operator.kubectl.screen import overview, screen
 from ottla_operator.kubectl.strimzi.conversion import STRIMZI, STRIMZI_CLUSTER, Conversion, convert
 from ottla_operator.kubernetes.naming import CLUSTER_LABEL, CONFIG_DIR, FINALIZER, PROPERTIES, broker_pod
 from ottla_operator.rebalance_command import Options, rebalance_options, run_rebalance
+from ottla_operator.rehearsal.command import show_plan
 from ottla_operator.resources import KINDS
 from ottla_operator.resources.common import (
     APPROVE_ANNOTATION,
+    BACKUP_ANNOTATION,
     FENCE_ANNOTATION,
     FENCE_NOW_ANNOTATION,
     GROUP,
@@ -40,6 +47,7 @@ from ottla_operator.resources.common import (
     RESTART_ANNOTATION,
     RESTART_POD_ANNOTATION,
 )
+from ottla_operator.resources.loading import load_folder
 
 _TIMEOUT_S = 60
 _POLL_S = 2
@@ -75,6 +83,14 @@ class Kubectl:
         if done.returncode != 0:
             raise click.ClickException(done.stderr.strip() or f"kubectl ended with {done.returncode}")
         return done.stdout
+
+    def namespace(self) -> str:
+        """The namespace of the flags, or that of the context."""
+        flags = list(zip(self._command, self._command[1:], strict=False))
+        given = [value for name, value in flags if name == "--namespace"]
+        if given:
+            return given[-1]
+        return self.run("config", "view", "--minify", "-o", "jsonpath={..namespace}").strip() or "default"
 
     def items(self, *arguments: str) -> list[dict[str, Any]]:
         """The objects of `kubectl get`."""
@@ -236,6 +252,33 @@ def _wait_for_request(kubectl: Kubectl, cluster: str, id_: str) -> None:
             if request["phase"] == "Refused":
                 raise click.exceptions.Exit(1)
         time.sleep(_POLL_S)
+
+
+@main.command()
+@_global_flags
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    required=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="A file, or a folder of files, with resources of one cluster, as for kubectl apply.",
+)
+@click.option(
+    "--fail",
+    metavar="BROKER",
+    help="Rehearse the loss of this broker, such as broker-2 or 2, at the worst step.",
+)
+@click.option("-o", "--output", type=click.Choice(["json"]), help="Print JSON.")
+@click.pass_obj
+def plan(kubectl: Kubectl, files: Path, fail: str | None, output: str | None) -> None:
+    """Show what applying the files would do to their cluster: steps, restarts, moves, time, clients.
+
+    Nothing is changed. Exits with 0 when nothing would change, with 1 when something would, and with 2 when
+    an apply would be refused, or on another error.
+    """
+    namespace = kubectl.namespace()
+    show_plan(lambda broker: Planner(kubectl.run, namespace).plan(load_folder(files), broker), fail, output)
 
 
 @main.command()
@@ -495,6 +538,74 @@ def _existing_topics(kubectl: Kubectl, cluster: str) -> list[ExistingTopic]:
         )
         for topic in listed
     ]
+
+
+@main.command()
+@_global_flags
+@click.argument("cluster")
+@click.option("--wait", is_flag=True, help="Wait until it is taken; fails when it fails.")
+@click.pass_obj
+def backup(kubectl: Kubectl, cluster: str, wait: bool) -> None:
+    """Have a backup of CLUSTER's metadata taken now, to the destination in spec.backup."""
+    spec = kubectl.items(_PLURAL, cluster)[0]["spec"].get("backup")
+    if spec is None:
+        raise click.ClickException(f"{cluster} has no spec.backup, which says where to")
+    request = uuid.uuid4().hex[:12]
+    kubectl.run("annotate", _PLURAL, cluster, f"{BACKUP_ANNOTATION}={request}", "--overwrite")
+    if not wait:
+        click.echo(f"backup of {cluster} to {spec['destination']} requested; its status is status.backup")
+        return
+    while True:
+        state = (kubectl.items(_PLURAL, cluster)[0].get("status") or {}).get("backup") or {}
+        if state.get("handledRequest") == request:
+            break
+        time.sleep(_POLL_S)
+    if state.get("lastAttemptAt") != state.get("lastSuccessfulAt"):
+        raise click.ClickException(state.get("message") or "it failed")
+    click.echo(f"{state['lastObject']}: {state['message']}")
+
+
+@main.command()
+@_global_flags
+@click.argument("cluster")
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    metavar="FILE|URL",
+    help="A backup, or a folder of which the newest is taken: s3://…, gs://…, az://… with your credentials.",
+)
+@click.option("--endpoint", default="", metavar="URL", help="The endpoint of another store with S3's API.")
+@click.option("--only", multiple=True, help="Only topics, settings, acls, quotas or offsets; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done.")
+@click.pass_obj
+def restore(
+    kubectl: Kubectl, cluster: str, source: str, endpoint: str, only: tuple[str, ...], dry_run: bool
+) -> None:
+    """Restore a backup into CLUSTER, by a broker. What exists there stays; what differs is printed.
+
+    Your machine reads the backup and sends it to the broker, which needs no access to the store.
+    """
+    content = _backup_at(source, endpoint)
+    options = [*(part for each in only for part in ("--only", each)), *(["--dry-run"] if dry_run else [])]
+    command = _in_broker(kubectl, cluster, "-i")
+    text = base64.b64encode(content).decode()
+    click.echo(kubectl.run(*command, "restore", "--from", "-", "--base64", *options, stdin=text), nl=False)
+
+
+def _backup_at(source: str, endpoint: str) -> bytes:
+    """The content of a file, or of a backup in an object store."""
+    if "://" not in source:
+        try:
+            return Path(source).read_bytes()
+        except OSError as error:
+            raise click.ClickException(f"{source}: {error.strerror}") from None
+    try:
+        url, content = asyncio.run(newest(source, endpoint))
+    except BackupError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(f"from {url}")
+    return content
 
 
 @main.command()

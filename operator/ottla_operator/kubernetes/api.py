@@ -44,6 +44,7 @@ _PLURALS: Final = {
     "StorageClass": ("storage.k8s.io/v1", "storageclasses"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "Ingress": ("networking.k8s.io/v1", "ingresses"),
+    "Certificate": ("cert-manager.io/v1", "certificates"),
     "TLSRoute": ("gateway.networking.k8s.io/v1", "tlsroutes"),
     **{kind: (API_VERSION, model.definition.plural) for kind, model in KINDS.items()},
 }

@@ -21,7 +21,7 @@ from ottla_operator.kubernetes.listeners import (
 from ottla_operator.kubernetes.manifests_common import Manifest, build, digest
 from ottla_operator.kubernetes.observing import Listed, annotations_of, configs_of
 from ottla_operator.planning import cluster_secrets
-from ottla_operator.planning.certificates import Pair, end_ms
+from ottla_operator.planning.certificates import Pair, certificates_in, end_ms
 from ottla_operator.planning.cluster_secrets import Data, certificate_secret
 from ottla_operator.planning.given_certificates import CA_CERTIFICATE
 from ottla_operator.resources import BrokerCluster
@@ -94,6 +94,20 @@ def build_secret(cluster: BrokerCluster, name: str, data: Data) -> Manifest:
     """The Secret with this content, owned by the cluster."""
     encoded = {entry: base64.b64encode(content).decode() for entry, content in data.items()}
     return build(cluster, "v1", "Secret", name, naming.SECURITY, {"type": "Opaque", "data": encoded})
+
+
+def build_bundle(cluster: BrokerCluster, trusted: Mapping[str, bytes]) -> Manifest:
+    """The ConfigMap with what clients must trust: ca.crt for all listeners, and an entry for each. `trusted`:
+    by listener."""
+    every = dict.fromkeys(pem for bundle in trusted.values() for pem in certificates_in(bundle))
+    data = {
+        CA_CERTIFICATE: b"".join(every),
+        **{f"{name}.listener.crt": bundle for name, bundle in trusted.items()},
+    }
+    texts = {entry: content.decode() for entry, content in data.items() if content}
+    labels = {naming.BUNDLE_LABEL: cluster.metadata.name}
+    name = naming.bundle_name(cluster.metadata.name)
+    return build(cluster, "v1", "ConfigMap", name, naming.SECURITY, {"data": texts}, labels=labels)
 
 
 def trusted(listed: Listed, cluster: str) -> str:

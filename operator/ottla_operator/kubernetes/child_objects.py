@@ -50,7 +50,7 @@ _KINDS: Final = (
     "NetworkPolicy",
 )
 # Kinds that most clusters do not use: listed only for those that do, or may have done so before.
-_OPTIONAL: Final = ("Ingress", "TLSRoute")
+_OPTIONAL: Final = ("Certificate", "Ingress", "TLSRoute")
 
 # A field that comes back after this many restorations is contested, for as long as the last one is this
 # recent.

@@ -26,6 +26,7 @@ from ottla_operator.kubernetes.release import release_unwatched
 from ottla_operator.kubernetes.roll_gate import Key, RollQueue
 from ottla_operator.kubernetes.secrets import KubernetesSecrets
 from ottla_operator.kubernetes.store import KubernetesStore
+from ottla_operator.platform.backups import BackupRunner
 from ottla_operator.platform.interfaces import Environment
 from ottla_operator.platform.kafka import KafkaAdmin
 from ottla_operator.platform.loads import LoadMonitor, metrics_over_http
@@ -211,6 +212,9 @@ class Controller:
                 self._clock_ms,
                 self._recorder,
                 loads=LoadMonitor(metrics_over_http(platform.metrics_addresses), kafka.log_dirs),
+                backups=BackupRunner(
+                    kafka.take_backup, KubernetesSecrets(self._api, namespace, cluster), self._clock_ms
+                ),
                 gate=self._rolls.gate_of(key),
             )
         )

@@ -28,6 +28,7 @@ PIPELINE_LABEL: Final = f"{GROUP}/pipeline"
 BROKER, ZOOKEEPER, SECURITY = "broker", "zookeeper", "security"
 PIPELINE, EXECUTOR = "pipeline", "executor"
 
+BUNDLE_LABEL: Final = f"{GROUP}/trust-bundle"
 HASH_ANNOTATION: Final = f"{GROUP}/config-hash"
 SETTINGS_ANNOTATION: Final = f"{GROUP}/settings"
 REPLACES_ANNOTATION: Final = f"{GROUP}/replaces-pod"
@@ -91,6 +92,11 @@ def broker_of_pod(cluster: str, pod: str) -> int | None:
 
 def broker_config(cluster: str, broker: int) -> str:
     return f"{cluster}-broker-{broker}"
+
+
+def bundle_name(cluster: str) -> str:
+    """The ConfigMap with the certificates that clients must trust."""
+    return f"{cluster}-ca-bundle"
 
 
 def bootstrap_name(cluster: str) -> str:

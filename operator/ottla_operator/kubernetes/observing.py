@@ -130,6 +130,17 @@ def broker_instances(
     }
 
 
+def kept_volumes(listed: Listed, cluster: str) -> dict[int, str]:
+    """The BrokerPool of each claim of a broker of one that does not exist any more, by broker id."""
+    existing = {*pods_of(listed, cluster), *configs_of(listed, cluster)}
+    found = {}
+    for name, claim in listed.objects.get("PersistentVolumeClaim", {}).items():
+        broker = naming.broker_of_pod(cluster, name.removeprefix("data-"))
+        if broker is not None and naming.is_of_pool(broker) and broker not in existing:
+            found[broker] = labels_of(claim).get(naming.POOL_LABEL, "")
+    return found
+
+
 def metrics_addresses(listed: Listed, cluster: str, port: int) -> dict[int, str]:
     """host:port of the metrics of each broker's pod that has an address."""
     found = {}

@@ -22,6 +22,7 @@ from ottla_operator.conditions import Finding
 from ottla_operator.kubernetes import (
     certificates,
     external_access,
+    issuing,
     listeners,
     manifests_brokers,
     manifests_zookeeper,
@@ -49,11 +50,13 @@ from ottla_operator.kubernetes.zookeeper_planning import (
 )
 from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.cluster_secrets import (
+    Data,
     authorities,
     clients_trust,
     generated_authorities,
     given_config_maps,
     given_secrets,
+    issued_secret,
     plan_secrets,
     renewable_secrets,
     secret_names,
@@ -97,6 +100,9 @@ class KubernetesPlatform:
         self._nodes: Mapping[str, Object] = {}
         self._hold_servers = False
 
+    def kept_volumes(self) -> Mapping[int, str]:
+        return observing.kept_volumes(self._objects.listed, self._name)
+
     # ---- addresses
 
     def addresses(self, cluster: BrokerCluster, brokers: Collection[int]) -> Sequence[Address]:
@@ -137,7 +143,8 @@ class KubernetesPlatform:
 
     async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]:
         routes = {ROUTE_KINDS[each.type] for each in listeners_of(cluster) if each.type in ROUTE_KINDS}
-        await self._objects.list(secrets=cluster.spec.is_secured, optional=routes)
+        issued = {issuing.KIND} if issuing.is_used(cluster) else set()
+        await self._objects.list(secrets=cluster.spec.is_secured, optional=routes | issued)
         self._wait_for_deletion(cluster)
         await self._find_relabelled()
         await self._find_given(cluster)
@@ -459,6 +466,16 @@ class KubernetesPlatform:
         found = certificates.data_of(self._objects.listed)
         servers = manifests_zookeeper.server_names(cluster)
         addresses = {broker: self._known_addresses(cluster, broker) for broker in cluster.broker_ids}
+        hosts = {
+            listener.name: listeners.hosts_of(
+                cluster,
+                listener,
+                addresses,
+                [host for host, _ in self._known_bootstrap(cluster, listener)],
+            )
+            for listener in cluster.spec.listeners
+        }
+        await self._ensure_issued(cluster, hosts, addresses, ensured)
         renew = certificates.annotated(self._objects.listed, renewable_secrets(cluster), RENEW_ANNOTATION)
         planned = plan_secrets(
             cluster,
@@ -467,18 +484,11 @@ class KubernetesPlatform:
             self._clock_ms(),
             self._random_bytes,
             zookeeper=servers,
-            hosts={
-                listener.name: listeners.hosts_of(
-                    cluster,
-                    listener,
-                    addresses,
-                    [host for host, _ in self._known_bootstrap(cluster, listener)],
-                )
-                for listener in cluster.spec.listeners
-            },
+            hosts=hosts,
             in_use=certificates.files_in_use(self._objects.listed, cluster),
             config_maps=certificates.config_maps_of(self._objects.listed),
             renew=renew,
+            pending=issuing.pending(cluster, self._objects.listed, self._objects.unavailable),
         )
         given = [name for name in authorities(self._name) if name not in generated_authorities(cluster)]
         ignored = [
@@ -493,7 +503,50 @@ class KubernetesPlatform:
                 return False
             if name in renew and name in planned.changes:
                 await ensured.attempt(self._renewed(name))
+        await self._ensure_bundle(cluster, {**found, **planned.data}, ensured)
         return True
+
+    async def _ensure_issued(
+        self,
+        cluster: BrokerCluster,
+        hosts: Mapping[str, Sequence[str]],
+        addresses: Mapping[int, Advertised],
+        ensured: Ensured,
+    ) -> None:
+        """Certificates for cert-manager, once the addresses of a listener are known."""
+        if issuing.KIND in self._objects.unavailable:
+            return
+        unknown = {
+            listener.name
+            for listener in listeners.external_listeners(cluster)
+            if not all(listener.name in advertised for advertised in addresses.values())
+        }
+        known = {name: each for name, each in hosts.items() if name not in unknown}
+        wanted = issuing.build_certificates(cluster, known)
+        for manifest in wanted:
+            await ensured.attempt(self._objects.ensure(manifest))
+        kept = {issued_secret(self._name, name) for name in unknown}
+        for name in issuing.obsolete(self._objects.listed, wanted):
+            if name not in kept:
+                await ensured.attempt(self._delete(issuing.KIND, name))
+
+    async def _delete(self, kind: str, name: str) -> str:
+        await self._objects.delete(kind, name)
+        return f"delete {kind} {name}"
+
+    async def _ensure_bundle(
+        self, cluster: BrokerCluster, data: Mapping[str, Data], ensured: Ensured
+    ) -> None:
+        """The ConfigMap with what clients must trust."""
+        trusted = {
+            listener.name: clients_trust(cluster, listener, data)
+            for listener in cluster.spec.listeners
+            if listener.tls
+        }
+        if any(trusted.values()):
+            await ensured.attempt(self._objects.ensure(certificates.build_bundle(cluster, trusted)))
+        elif self._objects.listed.find("ConfigMap", naming.bundle_name(self._name)) is not None:
+            await ensured.attempt(self._delete("ConfigMap", naming.bundle_name(self._name)))
 
     async def _renewed(self, name: str) -> str:
         """Remove the request, which would be carried out again otherwise."""
@@ -781,7 +834,7 @@ class KubernetesPlatform:
 def _kind_missing(kind: str, message: str) -> StepFailed:
     """Of a kind that the API server does not serve, or that the operator may not list."""
     hint = f"; tlsroute needs the Gateway API, 1.5 or newer ({TLS_ROUTE_API})" if kind == "TLSRoute" else ""
-    return StepFailed(f"{kind}NotAvailable", f"{kind}: {message}{hint}")
+    return StepFailed(f"{kind}NotAvailable", f"{kind}: {message.strip()}{hint}")
 
 
 _GIVEN = "generateCertificateAuthority is false: replace the key and the certificate themselves"

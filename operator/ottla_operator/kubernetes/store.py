@@ -309,6 +309,7 @@ def problems_on_kubernetes(resource: AnyResource, *, allow_sidecars: bool) -> It
         if problem:
             yield Problem("metadata.name", problem)
         yield from port_problems(resource)
+        yield from _backup_problems(resource)
         yield from metadata_problems(resource)
         templates = {"spec.template.pod": resource.spec.template.pod}
         managed = resource.spec.zookeeper.managed
@@ -324,6 +325,17 @@ def problems_on_kubernetes(resource: AnyResource, *, allow_sidecars: bool) -> It
         }
     if not allow_sidecars:
         yield from sidecar_problems(templates)
+
+
+def _backup_problems(cluster: BrokerCluster) -> Iterator[Problem]:
+    backup = cluster.spec.backup
+    if backup is None:
+        return
+    if backup.destination.startswith("file:"):
+        yield Problem("spec.backup.destination", "file:// is for `ottla up` only")
+    if backup.credentials_secret is None:
+        message = "is required: the operator lends nobody its own credentials"
+        yield Problem("spec.backup.credentialsSecret", message)
 
 
 # Reasons of a healthy resource in transition: their Events are Normal.

@@ -68,6 +68,7 @@ from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.authentication import TrustedCertificates
 from ottla_operator.resources.cluster import CertificateAuthority, Listener
 from ottla_operator.resources.common import RENEW_ANNOTATION
+from ottla_operator.resources.listeners import CertificateSource
 
 Data = Mapping[str, bytes]
 
@@ -121,6 +122,18 @@ def listener_file(listener: str) -> str:
     return f"{listener}.listener"
 
 
+def issued_secret(cluster: str, listener: str) -> str:
+    """The Secret with the listener's certificate that cert-manager issues, and its Certificate."""
+    return f"{cluster}-{listener}-listener"
+
+
+def own_source(cluster: BrokerCluster, listener: Listener) -> CertificateSource | None:
+    """Where the listener's own certificate is; None: it has that of the cluster's authority."""
+    if listener.configuration.issuer_ref is not None:
+        return CertificateSource(secret_name=issued_secret(cluster.metadata.name, listener.name))
+    return listener.configuration.broker_cert_chain_and_key
+
+
 def trusted_file(listener: str) -> str:
     """The file in the brokers' Secret with what brokers trust for the listener's OAuth server."""
     return f"{listener}.trusted.crt"
@@ -140,10 +153,11 @@ def files_in_use(settings: Iterable[str]) -> set[str]:
 
 def given_secrets(cluster: BrokerCluster) -> set[str]:
     """The Secrets of others that the plan needs."""
-    sources = (listener.own_certificate for listener in listeners_of(cluster))
+    sources = (own_source(cluster, listener) for listener in listeners_of(cluster))
     trusted = (source for listener in listeners_of(cluster) for source in _trusted_of(listener))
     names = {source.secret_name for source in sources if source is not None}
-    return names | {source.secret_name for source in trusted if source.secret_name is not None}
+    names |= {source.secret_name for source in trusted if source.secret_name is not None}
+    return names | {issued_authority_secret(name) for name in issued_authorities(cluster)}
 
 
 def given_config_maps(cluster: BrokerCluster) -> set[str]:
@@ -156,7 +170,34 @@ def generated_authorities(cluster: BrokerCluster) -> list[str]:
     """The Secrets with the keys of the authorities that the operator makes."""
     specs = (cluster.spec.clients_ca, cluster.spec.cluster_ca)
     of_specs = zip(authorities(cluster.metadata.name), specs, strict=True)
-    return [name for name, spec in of_specs if spec.generate_certificate_authority]
+    return [name for name, spec in of_specs if spec.is_generated]
+
+
+def issued_authorities(cluster: BrokerCluster) -> dict[str, CertificateAuthority]:
+    """The authorities that cert-manager issues, by the name of their key's Secret."""
+    specs = (cluster.spec.clients_ca, cluster.spec.cluster_ca)
+    of_specs = zip(authorities(cluster.metadata.name), specs, strict=True)
+    return {name: spec for name, spec in of_specs if spec.issuer_ref is not None}
+
+
+def issued_authority_secret(authority: str) -> str:
+    """The Secret with the authority that cert-manager issues, and its Certificate."""
+    return f"{authority}-issued"
+
+
+def _with_issued(cluster: BrokerCluster, found: Mapping[str, Data]) -> Mapping[str, Data]:
+    """The Secrets, as if cert-manager wrote authorities into those that users fill. Of a chain, pods trust
+    the authority itself and not those above it, whose other certificates could pose as brokers."""
+    seen = dict(found)
+    for name in issued_authorities(cluster):
+        issued = found.get(issued_authority_secret(name), {})
+        for secret in (name, certificate_secret(name)):
+            seen.pop(secret, None)
+        if "tls.crt" in issued:
+            own = b"".join(certificates_in(issued["tls.crt"])[:1])
+            seen[certificate_secret(name)] = {CA_CERTIFICATE: own}
+            seen[name] = {CA_KEY: issued.get("tls.key", b"")}
+    return seen
 
 
 def renewable_secrets(cluster: BrokerCluster) -> list[str]:
@@ -196,19 +237,20 @@ def plan_secrets(
     in_use: Collection[str] = (),
     renew: Collection[str] = (),
     config_maps: Mapping[str, Data] | None = None,
+    pending: Mapping[str, Flaw] | None = None,
 ) -> SecretsPlan:
     """`brokers`: the names and addresses of each broker, by its file's name. `found`: the existing Secrets,
     also those of others (`given_secrets`). `zookeeper`: the names of the servers; empty without TLS. `hosts`:
     where clients connect to, by listener with an own certificate. `in_use`: the files of listeners that
     brokers use, though they may not after their next restart. `renew`: Secrets whose
     certificates are to be renewed before they are due. `config_maps`: the existing ones among
-    `given_config_maps`."""
+    `given_config_maps`. `pending`: why Secrets of others are not up to date, by their names."""
     name, spec = cluster.metadata.name, cluster.spec
-    planner = _Planner(name, found, now_ms, random_bytes, renew)
+    planner = _Planner(name, _with_issued(cluster, found), now_ms, random_bytes, renew, pending or {})
     planner.plan_authority(clients_ca(name), spec.clients_ca)
     authority = planner.plan_authority(cluster_ca(name), spec.cluster_ca)
     subjects = {brokers_secret(name): {file: broker_subject(name, names) for file, names in brokers.items()}}
-    own = [listener.name for listener in listeners_of(cluster) if listener.own_certificate is not None]
+    own = [listener.name for listener in listeners_of(cluster) if listener.has_own_certificate]
     all_names = list(dict.fromkeys(each for names in brokers.values() for each in names))
     for one in own:
         subjects[brokers_secret(name)][listener_file(one)] = broker_subject(name, all_names)
@@ -253,14 +295,14 @@ class Authority:
 
 def clients_authority(cluster: BrokerCluster, data: Mapping[str, Data], now_ms: int) -> Authority | None:
     """The authority of users; None while brokers trust none."""
-    name = clients_ca(cluster.metadata.name)
+    name, data = clients_ca(cluster.metadata.name), _with_issued(cluster, data)
     brokers = data.get(brokers_secret(cluster.metadata.name), {})
     public = data.get(certificate_secret(name), {})
     trusted = brokers.get(CLIENTS_CA) or public.get(CA_CERTIFICATE, b"")
     if not trusted:
         return None
     newest, key = certificates_in(trusted)[0], data.get(name, {}).get(CA_KEY)
-    given = not cluster.spec.clients_ca.generate_certificate_authority
+    given = not cluster.spec.clients_ca.is_generated
     fresh = (
         _is_since(brokers.get(_since(CLIENTS_CA)), now_ms) if given else is_recently_issued(newest, now_ms)
     )
@@ -299,6 +341,7 @@ class _Planner:
         now_ms: int,
         random_bytes: RandomBytes,
         renew: Collection[str],
+        pending: Mapping[str, Flaw],
     ) -> None:
         self.plan = SecretsPlan()
         self._cluster = cluster
@@ -306,6 +349,7 @@ class _Planner:
         self._now_ms = now_ms
         self._random_bytes = random_bytes
         self._renew = renew
+        self._pending = pending
         self._given: dict[str, dict[str, bytes]] = {}
         """Files that are not issued here, by Secret."""
         self._kept: dict[str, bytes] = {}
@@ -324,7 +368,7 @@ class _Planner:
         secret = brokers_secret(self._cluster)
         existing, files = self._found.get(secret, {}), self._given.setdefault(secret, {})
         for listener in listeners_of(cluster):
-            source = listener.own_certificate
+            source = own_source(cluster, listener)
             if source is None:
                 continue
             file, what = (
@@ -338,7 +382,7 @@ class _Planner:
                 cluster.spec.cluster_ca.renewal_days,
                 self._now_ms,
             )
-            flaw = given.flaw
+            flaw = self._pending.get(source.secret_name) or given.flaw
             if given.pair is not None:
                 files[file] = given.pair.pem
                 if existing.get(file) != given.pair.pem:
@@ -373,8 +417,8 @@ class _Planner:
 
     def plan_authority(self, name: str, spec: CertificateAuthority) -> Authority:
         """Plan the Secrets of an authority's key and certificates."""
-        generated = spec.generate_certificate_authority
-        authority = self._generated(name, lifetime_of(spec)) if generated else self._of_others(name, spec)
+        is_generated = spec.is_generated
+        authority = self._generated(name, lifetime_of(spec)) if is_generated else self._of_others(name, spec)
         self._trusted[_FILES[name == cluster_ca(self._cluster)]] = authority.trusted
         return authority
 
@@ -410,8 +454,9 @@ class _Planner:
             self._now_ms,
             needs_key=of_cluster,
         )
-        if given.flaw is not None:
-            self.plan.flaws.append(given.flaw)
+        flaw = self._pending.get(issued_authority_secret(name)) or given.flaw
+        if flaw is not None:
+            self.plan.flaws.append(flaw)
         is_usable = given.pair is not None or (given.flaw is None and not of_cluster)
         if not is_usable:
             trusted = before or current
@@ -521,8 +566,10 @@ def cluster_trust(cluster: str, data: Mapping[str, Data]) -> bytes:
 
 def clients_trust(cluster: BrokerCluster, listener: Listener, data: Mapping[str, Data]) -> bytes:
     """The certificates that clients of the listener must trust, in PEM; empty while there are none."""
-    name, source = cluster.metadata.name, listener.own_certificate
-    of_cluster = cluster_trust(name, data)
+    name, source = cluster.metadata.name, own_source(cluster, listener)
+    above = data.get(issued_authority_secret(cluster_ca(name)), {}).get(CA_CERTIFICATE, b"")
+    every = (*certificates_in(cluster_trust(name, data)), *authorities_in(above))
+    of_cluster = b"".join(dict.fromkeys(every))
     own = data.get(brokers_secret(name), {}).get(f"{listener_file(listener.name)}.pem")
     if source is None or own is None or _is_of(own, of_cluster):
         return of_cluster

@@ -109,7 +109,8 @@ def server_cause(cluster: BrokerCluster, zookeeper: ZooKeeperState) -> RollCause
 
 def _cause(cluster: BrokerCluster) -> RollCause:
     """The cause of a revision that is new in this reconciliation."""
-    return "Operator" if cluster.status.observed_generation == cluster.metadata.generation else "Spec"
+    changed = cluster.status.observed_generation != cluster.metadata.generation
+    return "Spec" if changed or any(pool.is_changed for pool in cluster.pools) else "Operator"
 
 
 def window_hold(cluster: BrokerCluster, now_ms: int) -> Hold | None:

@@ -107,7 +107,7 @@ def _of_listener(listener: Listener, files: SecurityFiles) -> dict[str, str]:
     kind = listener.authentication.type if listener.authentication is not None else ""
     settings: dict[str, str] = {}
     if listener.tls:
-        own = listener.own_certificate is not None
+        own = listener.has_own_certificate
         keystore = files.listener_keystore(listener.name) if own else files.keystore
         settings |= _of_tls(kafka_name(listener), keystore, files.clients_ca if kind == "tls" else "")
     if kind == "scram-sha-512":

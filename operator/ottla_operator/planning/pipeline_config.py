@@ -94,13 +94,15 @@ def _authority(cluster: BrokerCluster) -> str:
 
 
 def _login(user: User, cluster: BrokerCluster) -> tuple[Login, str] | LaunchRefused:
-    """The login, with the bootstrap servers of the first listener that accepts the user's authentication."""
+    """The login, with the bootstrap servers of a listener that accepts the user's authentication."""
     authentication = user.spec.authentication
     kind = None if authentication is None else authentication.type
-    listener = next(
-        (one for one in cluster.spec.listeners if one.authentication and one.authentication.type == kind),
-        None,
-    )
+    accepting = [
+        one for one in cluster.spec.listeners if one.authentication and one.authentication.type == kind
+    ]
+    # Drivers trust the cluster's authority, and not that of a listener's own certificate.
+    accepting.sort(key=lambda one: one.has_own_certificate)
+    listener = accepting[0] if accepting else None
     if kind is None or listener is None:
         return LaunchRefused(
             "NotSupported", f"no listener of {cluster.key} accepts the authentication of {user.key}"

@@ -5,7 +5,7 @@ before anything else is planned. A pool's ids are in its status; the platform re
 a lost status, or an operator that ends before it has written one, changes no id.
 
 Invariants (tested by property): no id is in two pools; a broker that stays keeps its id; a new id belongs to
-no broker that exists or is registered, and to no replica.
+no broker that exists or is registered, to no replica, and to no volume that another pool has left.
 """
 
 from __future__ import annotations
@@ -26,9 +26,13 @@ from ottla_operator.resources.pool import FIRST_ID, LAST_ID, listed_ids
 
 
 def assign_brokers(
-    cluster: BrokerCluster, pools: Sequence[BrokerPool], observed: Observed
+    cluster: BrokerCluster,
+    pools: Sequence[BrokerPool],
+    observed: Observed,
+    kept: Mapping[int, str] | None = None,
 ) -> tuple[PoolBrokers, ...]:
-    """The brokers of each pool. Brokers of pools that do not exist are in none: they leave."""
+    """The brokers of each pool. Brokers of pools that do not exist are in none: they leave. `kept`: the pools
+    of the volumes of removed brokers, by broker id."""
     in_order = sorted(pools, key=lambda pool: pool.metadata.age_key)
     existing = {pool.metadata.name: _existing(pool.metadata.name, observed) for pool in in_order}
     current: dict[str, set[int]] = {}
@@ -58,7 +62,8 @@ def assign_brokers(
         if pool.metadata.acted_upon:
             brokers = _remaining(pool, brokers)
             if may_add:
-                brokers = brokers | _added(pool, brokers, existing[name], used)
+                left = {broker for broker, owner in (kept or {}).items() if owner != name}
+                brokers = brokers | _added(pool, brokers, existing[name], used | left)
         used |= brokers
         leaving = existing[name] - brokers
         assigned.append(pool.brokers_in(cluster, sorted(brokers), sorted(leaving)))

@@ -33,6 +33,7 @@ from ottla_operator.planning.cluster_secrets import (
     certificate_secret,
     clients_authority,
     clients_ca,
+    issued_authority_secret,
 )
 from ottla_operator.planning.given_certificates import CA_KEY
 from ottla_operator.planning.listener_security import SCRAM_MECHANISM, lifetime_of
@@ -101,6 +102,7 @@ def secrets_of(users: Iterable[User], cluster: BrokerCluster) -> frozenset[str]:
                 clients_ca(cluster.metadata.name),
                 certificate_secret(clients_ca(cluster.metadata.name)),
                 brokers_secret(cluster.metadata.name),
+                issued_authority_secret(clients_ca(cluster.metadata.name)),
             }
     return frozenset(names)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from ottla_operator.conditions import Finding
+from ottla_operator.planning.backups import BackupOutcome
 from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.holds import Due, Hold
 from ottla_operator.planning.observed import (
@@ -90,6 +91,11 @@ class Platform(Protocol):
     """Runs brokers and ZooKeeper. Methods raise StepFailed."""
 
     async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]: ...
+
+    def kept_volumes(self) -> Mapping[int, str]:
+        """The volumes of removed brokers of BrokerPools, as `observe` found them: the pool of each by broker
+        id; "" when it is not known."""
+        ...
 
     def addresses(self, cluster: BrokerCluster, brokers: Collection[int]) -> Sequence[Address]:
         """The addresses at which the operator reaches these brokers."""
@@ -221,6 +227,21 @@ class RollGate(Protocol):
         ...
 
 
+class Backups(Protocol):
+    """Takes backups of a cluster's metadata, one at a time, beside the reconciliations."""
+
+    @property
+    def running(self) -> bool: ...
+
+    def outcome(self) -> BackupOutcome | None:
+        """The outcome of a backup that has ended, once."""
+        ...
+
+    def begin(self, cluster: BrokerCluster, request: str) -> None:
+        """Begin a backup for this request; "" for the schedule."""
+        ...
+
+
 class Compute(Protocol):
     """Runs work that takes seconds."""
 
@@ -308,5 +329,7 @@ class Environment:
     loads: Loads | None = None
     """None: loads are not measured."""
     compute: Compute = in_thread
+    backups: Backups | None = None
+    """None: backups are not taken."""
     gate: RollGate | None = None
     """None: no other clusters are waited for."""

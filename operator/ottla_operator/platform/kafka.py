@@ -33,6 +33,8 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.security.acls import AclBinding, AclFilter, EntryFilter, PatternFilter
 from ottla.security.clients import ClientSecurity
 from ottla.wire.connection import ConnectionLost, UnsupportedApi
+from ottla_operator.backup.cluster import take_backup
+from ottla_operator.backup.document import Backup
 from ottla_operator.planning import steps
 from ottla_operator.planning.listener_security import SCRAM_MECHANISM
 from ottla_operator.planning.observed import (
@@ -111,6 +113,12 @@ class KafkaAdmin:
             self._brokers = tuple(brokers)
             self._admin = self._new_client(brokers, self._security)
         return self._admin
+
+    async def take_backup(self, now_ms: int) -> Backup:
+        """The metadata of the cluster that was observed last. Raises ClientError and StepFailed."""
+        if self._admin is None:
+            raise StepFailed("Unreachable", "no broker is running")
+        return await take_backup(self._admin, now_ms)
 
     async def observe(
         self, brokers: Sequence[Address], groups: Mapping[str, GroupQuery], *, access: bool = False

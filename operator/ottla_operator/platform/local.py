@@ -39,6 +39,7 @@ from ottla_operator.platform.processes import (
 )
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ListenerStatus, ManagedZooKeeper
+from ottla_operator.resources.pool import FIRST_ID
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +97,12 @@ class LocalPlatform:
     @property
     def brokers_dir(self) -> Path:
         return self._data / "brokers"
+
+    def kept_volumes(self) -> Mapping[int, str]:
+        known = self._known()
+        folders = (path.parent.name for path in self.brokers_dir.glob("*/data"))
+        kept = {int(name) for name in folders if name.isdigit()}.difference(known)
+        return {broker: "" for broker in kept if broker >= FIRST_ID}
 
     def client_ports(self, cluster: BrokerCluster, broker: int) -> list[int]:
         """The port of each of a broker's listeners for clients."""

@@ -51,6 +51,20 @@ _OWNER: Final = ".owner"
 _TRUSTED: Final = "ssl.truststore.location"
 
 
+def _without_issuers(cluster: BrokerCluster) -> BrokerCluster:
+    """The cluster as if nothing had an issuer: there is no cert-manager."""
+    without = [
+        one.model_copy(update={"configuration": one.configuration.model_copy(update={"issuer_ref": None})})
+        for one in cluster.spec.listeners
+    ]
+    of_authorities = {
+        name: getattr(cluster.spec, name).model_copy(update={"issuer_ref": None})
+        for name in ("cluster_ca", "clients_ca")
+    }
+    spec = cluster.spec.model_copy(update={"listeners": without, **of_authorities})
+    return cluster.model_copy(update={"spec": spec})
+
+
 class SecretFiles:
     """The `Secrets` interface over a folder with a folder for each Secret and a file for each entry.
 
@@ -146,7 +160,7 @@ class LocalSecurity:
 
     def listeners(self, cluster: BrokerCluster) -> Sequence[ListenerStatus]:
         """`status.listeners`: the bootstrap servers and trusted certificates of each listener."""
-        found = []
+        found, cluster = [], _without_issuers(cluster)
         for number, listener in enumerate(listeners_of(cluster)):
             ports = [self.client_ports(cluster, broker)[number] for broker in cluster.broker_ids]
             trusted = [data] if listener.tls and (data := self._trusted(cluster, listener)) else []
@@ -167,11 +181,12 @@ class LocalSecurity:
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
         """The parts of the revision that affect local brokers: ports and types of listeners are for
         Kubernetes only."""
+        cluster = _without_issuers(cluster)
         spec = cluster.spec
         listeners = [
             {
                 **listener.model_dump(exclude={"port", "type", "configuration"}),
-                **({"keystore": "own"} if listener.own_certificate is not None else {}),
+                **({"keystore": "own"} if listener.has_own_certificate else {}),
             }
             for listener in listeners_of(cluster)
         ]
@@ -181,6 +196,7 @@ class LocalSecurity:
     def settings(self, cluster: BrokerCluster, broker: int) -> dict[str, str]:
         """The security and listener settings of one broker, without the inter-broker listener
         (`with_inter_broker_port`)."""
+        cluster = _without_issuers(cluster)
         name, listeners = cluster.metadata.name, listeners_of(cluster)
         files = SecurityFiles(
             keystore=str(self._secrets.path(brokers_secret(name), f"{_file(broker)}.pem")),
@@ -212,6 +228,7 @@ class LocalSecurity:
     ) -> Ensured:
         """Write the Secrets of authorities and certificates that are due. `used`: values of the settings that
         brokers run with. Raises StepFailed."""
+        cluster = _without_issuers(cluster)
         found = self._secrets.data_of([*secret_names(cluster.metadata.name), *given_secrets(cluster)])
         names = {_file(broker): (self._host, "localhost") for broker in brokers}
         hosts = {listener.name: [self._host] for listener in listeners_of(cluster)}
@@ -266,6 +283,7 @@ class ClientFiles:
         """Write the files that have changed. Yields each user with a Secret, and a line that describes its
         connection."""
         kept = set()
+        cluster = _without_issuers(cluster)
         for user in users:
             properties = self._properties(cluster, user)
             if not properties:
@@ -300,7 +318,7 @@ class ClientFiles:
         properties = {"bootstrap.servers": status.bootstrap_servers if status is not None else ""}
         if listener.tls:
             trusted = self._secrets.path(brokers_secret(cluster.metadata.name), CLUSTER_CA)
-            if listener.own_certificate is not None and status is not None and status.certificates:
+            if listener.has_own_certificate and status is not None and status.certificates:
                 trusted = (self._folder / f"{listener.name}.crt").absolute()
                 self._write(trusted, "".join(status.certificates))
             properties |= {"ssl.truststore.type": "PEM", _TRUSTED: str(trusted)}

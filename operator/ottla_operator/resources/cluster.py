@@ -10,6 +10,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from ottla.metadata.inter_broker import VERSIONS
 from ottla_operator.resources.authentication import ListenerAuthentication
+from ottla_operator.resources.backup import BackupSpec, BackupStatus, backup_problems
 from ottla_operator.resources.common import (
     AGE,
     APPROVE_ANNOTATION,
@@ -40,7 +41,7 @@ from ottla_operator.resources.common import (
 )
 from ottla_operator.resources.listeners import (
     ACCESS_RULES,
-    CertificateSource,
+    IssuerRef,
     ListenerConfiguration,
     ListenerType,
     NetworkPolicyPeer,
@@ -100,6 +101,11 @@ class Listener(Model):
             "!has(self.configuration) || !has(self.configuration.brokerCertChainAndKey) || "
             "(has(self.tls) && self.tls)",
         ),
+        Rule(
+            "issuerRef requires tls: true on the listener and excludes brokerCertChainAndKey",
+            "!has(self.configuration) || !has(self.configuration.issuerRef) || (has(self.tls) && self.tls && "
+            "!has(self.configuration.brokerCertChainAndKey))",
+        ),
         *ACCESS_RULES,
     )
 
@@ -142,9 +148,11 @@ class Listener(Model):
         return self.name.upper().replace("-", "_")
 
     @property
-    def own_certificate(self) -> CertificateSource | None:
-        """The source of a certificate that is not of the operator's authority."""
-        return self.configuration.broker_cert_chain_and_key
+    def has_own_certificate(self) -> bool:
+        """Whether its certificate is not of the cluster's authority."""
+        return self.configuration.broker_cert_chain_and_key is not None or (
+            self.configuration.issuer_ref is not None
+        )
 
 
 class Authorization(Model):
@@ -167,7 +175,11 @@ class CertificateAuthority(Model):
     """A certificate authority. The certificates that it signs have the same validity and renewal."""
 
     model_config = rules(
-        Rule("renewalDays must be below validityDays", "self.renewalDays < self.validityDays")
+        Rule("renewalDays must be below validityDays", "self.renewalDays < self.validityDays"),
+        Rule(
+            "issuerRef excludes generateCertificateAuthority: false",
+            "!has(self.issuerRef) || self.generateCertificateAuthority",
+        ),
     )
 
     generate_certificate_authority: bool = Field(
@@ -175,11 +187,20 @@ class CertificateAuthority(Model):
         description="Whether the operator makes and renews the authority. false: its key and certificate are "
         "those that others put into its two Secrets (ca.key and ca.crt).",
     )
-
+    issuer_ref: IssuerRef | None = Field(
+        default=None,
+        description="The issuer of cert-manager that issues the authority's certificate, with a key in a "
+        "Secret. Default: the operator makes the authority.",
+    )
     validity_days: int = Field(default=365, ge=1, le=36500, description="Days that certificates are valid.")
     renewal_days: int = Field(
         default=30, ge=1, description="Days before its expiration that a certificate is renewed."
     )
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether the operator makes and renews it."""
+        return self.generate_certificate_authority and self.issuer_ref is None
 
 
 class Storage(Model):
@@ -563,6 +584,11 @@ class BrokerClusterSpec(Model):
         default=None,
         description="The default quotas of client ids; removed with this field.",
     )
+    backup: BackupSpec | None = Field(
+        default=None,
+        description="Backups of the metadata: topics, settings, ACLs, quotas and offsets, without records "
+        "and passwords. Default: none.",
+    )
     topic_defaults: TopicDefaults = Field(
         default_factory=TopicDefaults, description="What holds for Topics that do not say it themselves."
     )
@@ -587,6 +613,8 @@ class PoolBrokers:
     spec: BrokerClusterSpec
     """The spec of the cluster, with the pool's values in it."""
     rack: str | None = None
+    is_changed: bool = False
+    """The operator has not reconciled the newest BrokerPool yet."""
 
 
 class BrokerStatus(Model):
@@ -818,6 +846,7 @@ class BrokerClusterStatus(Status):
     default_quotas: Limits | None = Field(
         default=None, description="The default quotas that the operator has set and must remove."
     )
+    backup: BackupStatus | None = Field(default=None, description="The backups of the metadata.")
     managed_settings: list[str] = Field(default_factory=list, description=MANAGED_SETTINGS)
     unmanaged_settings: list[UnmanagedSetting] = Field(
         default_factory=list, description=UNMANAGED_SETTINGS, json_schema_extra=LISTED_BY_NAME
@@ -920,6 +949,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             if name.startswith(_ZOOKEEPER_SECURITY):
                 message = "is set by the operator for its own ZooKeeper; it is allowed with zookeeper.connect"
                 yield Problem(f"spec.config[{name}]", message)
+        yield from backup_problems(self.spec.backup, "spec.backup")
         yield from topic_settings_problems("spec.topicDefaults.config", self.spec.topic_defaults.config)
         yield from self._listener_problems()
         yield from self._security_problems()
@@ -972,15 +1002,19 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             if listener.authentication is not None:
                 path = f"spec.listeners[{n}].authentication"
                 yield from listener.authentication.problems(path, listener.kafka_name)
-            if listener.own_certificate is not None and not listener.tls:
-                yield Problem(
-                    f"spec.listeners[{n}].configuration.brokerCertChainAndKey",
-                    "requires tls: true on the listener",
-                )
+            configuration, path = listener.configuration, f"spec.listeners[{n}].configuration"
+            if configuration.broker_cert_chain_and_key is not None and not listener.tls:
+                yield Problem(f"{path}.brokerCertChainAndKey", "requires tls: true on the listener")
+            if configuration.issuer_ref is not None and not listener.tls:
+                yield Problem(f"{path}.issuerRef", "requires tls: true on the listener")
+            if configuration.issuer_ref is not None and configuration.broker_cert_chain_and_key is not None:
+                yield Problem(f"{path}.issuerRef", "excludes brokerCertChainAndKey")
         for path, authority in (
             ("spec.clusterCa", self.spec.cluster_ca),
             ("spec.clientsCa", self.spec.clients_ca),
         ):
+            if authority.issuer_ref is not None and not authority.generate_certificate_authority:
+                yield Problem(f"{path}.issuerRef", "excludes generateCertificateAuthority: false")
             if authority.renewal_days >= authority.validity_days:
                 yield Problem(
                     f"{path}.renewalDays",
@@ -1008,20 +1042,23 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                     yield f"spec.listeners[{n}].authentication: {note}"
             for broker in unused_brokers(listener.configuration, self.broker_ids):
                 yield f"spec.listeners[{n}].configuration.brokers: there is no broker {broker}"
+        if not self.broker_ids:
+            return  # It has pools, which are not known here, or is not Ready in any case.
         least = int(settings.get(_MIN_ISR, "1"))
         brokers = len(self.broker_ids)
+        of_all = "the number of brokers" if self._pools else "spec.replicas"
         if least > brokers:
             yield (
-                f"spec.config[{_MIN_ISR}]: {least} is more than spec.replicas, which is {brokers}: no write "
+                f"spec.config[{_MIN_ISR}]: {least} is more than {of_all}, which is {brokers}: no write "
                 "with acks=all can succeed"
             )
         wanted = self.spec.topic_defaults.replicas
         if wanted is not None and wanted > brokers:
-            yield f"spec.topicDefaults.replicas: {wanted} is more than spec.replicas, which is {brokers}"
+            yield f"spec.topicDefaults.replicas: {wanted} is more than {of_all}, which is {brokers}"
         for name, effect in _FACTORS.items():
             factor = int(settings.get(name, str(brokers)))
             if factor > brokers:
-                yield f"spec.config[{name}]: {factor} is more than spec.replicas, which is {brokers}"
+                yield f"spec.config[{name}]: {factor} is more than {of_all}, which is {brokers}"
             elif 0 < factor < least <= brokers:
                 yield f"spec.config[{name}]: {factor} is less than {_MIN_ISR}, which is {least}: {effect}"
 
@@ -1033,6 +1070,9 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield f"spec.{alias} has an effect on Kubernetes only and is ignored"
         for path in self._access_fields() if self.spec.is_secured else ():
             yield f"{path} has an effect on Kubernetes only and is ignored"
+        for path, authority in (("clusterCa", self.spec.cluster_ca), ("clientsCa", self.spec.clients_ca)):
+            if authority.issuer_ref is not None and self.spec.is_secured:
+                yield f"spec.{path}.issuerRef has an effect on Kubernetes only and is ignored"
         managed = self.spec.zookeeper.managed or ManagedZooKeeper()
         for name in sorted(managed.model_fields_set.intersection(_SERVERS_ON_KUBERNETES)):
             yield f"spec.zookeeper.managed.{name} has an effect on Kubernetes only and is ignored"

@@ -39,6 +39,19 @@ class CertificateSource(Model):
     )
 
 
+class IssuerRef(Model):
+    """An issuer of cert-manager."""
+
+    name: ObjectName = Field(description="The Issuer's name.")
+    kind: str = Field(
+        default="Issuer",
+        pattern=r"^[A-Z][A-Za-z0-9]*$",
+        max_length=63,
+        description="Issuer, in the same namespace, ClusterIssuer, or the kind of an external issuer.",
+    )
+    group: ObjectName = Field(default="cert-manager.io", description="The API group of the kind.")
+
+
 class BootstrapAccess(Model):
     alternative_names: list[_Host] | None = Field(
         default=None,
@@ -141,6 +154,11 @@ class ListenerConfiguration(Model):
         default=None,
         description="The listener's own certificate, the same on all brokers; applied without a restart when "
         "the Secret changes. Needs tls. Default: certificates of clusterCa.",
+    )
+    issuer_ref: IssuerRef | None = Field(
+        default=None,
+        description="The issuer of cert-manager that issues the listener's certificate, for all hosts of "
+        "status.listeners. Needs tls; excludes brokerCertChainAndKey. Default: certificates of clusterCa.",
     )
     bootstrap: BootstrapAccess = Field(
         default_factory=BootstrapAccess, description="The bootstrap Service, Ingress or TLSRoute."

@@ -148,7 +148,12 @@ class BrokerPool(Resource[BrokerPoolSpec, BrokerPoolStatus]):
     ) -> PoolBrokers:
         """The pool's brokers in this cluster. What the pool does not set is as in the cluster."""
         return PoolBrokers(
-            self.metadata.name, tuple(brokers), tuple(leaving), self._spec_in(cluster.spec), self.spec.rack
+            self.metadata.name,
+            tuple(brokers),
+            tuple(leaving),
+            self._spec_in(cluster.spec),
+            self.spec.rack,
+            is_changed=self.status.observed_generation != self.metadata.generation,
         )
 
     def _spec_in(self, spec: BrokerClusterSpec) -> BrokerClusterSpec:

@@ -75,6 +75,7 @@ class SimulatedPlatform:
         self.pods: dict[int, Pod] = {}
         self._volumes: dict[int, SimulatedDisk] = {}
         """Of removed brokers."""
+        self._pools_of_volumes: dict[int, str] = {}
         self._truths: deque[tuple[float, _Truth]] = deque()
         self._observed_s = 0.0
         self._rests = False
@@ -167,6 +168,9 @@ class SimulatedPlatform:
             name=machine.host,
         )
 
+    def kept_volumes(self) -> Mapping[int, str]:
+        return {b: pool for b, pool in self._pools_of_volumes.items() if b >= FIRST_ID}
+
     def addresses(self, cluster: BrokerCluster, brokers: Collection[int]) -> Sequence[Address]:
         return [(f"broker-{broker}", PORT) for broker in sorted(brokers)]
 
@@ -214,6 +218,9 @@ class SimulatedPlatform:
             assert launch is not None, f"broker {broker} has no previous launch configuration"
             assert (pool is None) == (broker < FIRST_ID), f"broker {broker} is started for {pool}"
             self.pods[broker] = Pod(launch, now_ms)
+            owner = self._pools_of_volumes.pop(broker, None)
+            if owner is not None and pool is not None and owner != pool.name:
+                self._accuse(f"broker {broker} of pool {pool.name} gets the volume of pool {owner}")
             if pool is not None:
                 self.pods[broker].pool = pool.name
                 self.pods[broker].delete_volume = pool.spec.storage.delete_claim
@@ -302,9 +309,9 @@ class SimulatedPlatform:
             ],
         )
         self._cluster.remove_broker(broker)
-        del self.pods[broker]
+        pool = self.pods.pop(broker).pool
         if not delete_volume:
-            self._volumes[broker] = machine.disk
+            self._volumes[broker], self._pools_of_volumes[broker] = machine.disk, pool
 
     async def replace_broker(self, cluster: BrokerCluster, broker: int) -> None:
         raise StepFailed("NotSupported", f"broker {broker}: volumes are not replaced")

@@ -87,8 +87,8 @@ class Scenario:
     """The brokers of the cluster's own pool at first."""
     pools: Mapping[str, Pool] = field(default_factory=dict)
     """The BrokerPools at first."""
-    of_pools: tuple[int, ...] = ()
-    """The brokers of BrokerPools at the end."""
+    of_pools: tuple[int, ...] | None = ()
+    """The brokers of BrokerPools at the end; None: any ids."""
     faulty: tuple[int, ...] = (0, 1, 2, 3)
     """The brokers that faults hit, as many as BROKERS_MAX."""
     by_load: bool = False
@@ -174,7 +174,7 @@ SCENARIOS: Final = {
             Change(0.6, pools={"b": None}),
         ),
         pools={"a": Pool(2)},
-        of_pools=(1000,),
+        of_pools=None,
         faulty=(0, 1, 1000, 1001),
     ),
     "pool and roll": Scenario(
@@ -356,7 +356,12 @@ class OperatorWorkload:
 
     def _check(self) -> None:
         cluster = self._cluster
-        brokers = [*range(self._replicas), *self._scenario.of_pools]
+        of_pools = self._scenario.of_pools
+        if of_pools is None:
+            of_pools = tuple(b for b, pod in sorted(self._platform.pods.items()) if pod.pool)
+        brokers = [*range(self._replicas), *of_pools]
+        if len(brokers) != self._brokers():
+            raise Violation(f"the cluster is as asked: brokers {brokers}, not {self._brokers()}")
         if sorted(cluster.machines) != brokers:
             raise Violation(f"the cluster is as asked: brokers {sorted(cluster.machines)}, not {brokers}")
         for machine in cluster.machines.values():

@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +22,7 @@ from watchfiles import awatch
 
 from ottla import logs
 from ottla.local.zookeeper import JavaUnusable, ZooKeeperUnavailable, find_java, spark_jars
+from ottla_operator.platform.backups import BackupRunner
 from ottla_operator.platform.interfaces import Environment
 from ottla_operator.platform.kafka import KafkaAdmin
 from ottla_operator.platform.loads import LoadMonitor, metrics_over_http
@@ -28,10 +30,12 @@ from ottla_operator.platform.local import LocalPlatform
 from ottla_operator.platform.local_drivers import LocalDrivers
 from ottla_operator.platform.local_security import ClientFiles, SecretFiles
 from ottla_operator.reconcile import Reconciler, is_ready
+from ottla_operator.rehearsal.command import show_plan
 from ottla_operator.resources import BrokerCluster, Pipeline, User
 from ottla_operator.resources.common import config_texts
 from ottla_operator.resources.loading import load_folder
 from ottla_operator.step_executor import ReconcileResult
+from ottla_operator.up.planning import plan_files
 from ottla_operator.up.rebalance import rebalance
 from ottla_operator.up.store import STATE, FolderStore
 from ottla_operator.up.view import LiveView, PlainView, View
@@ -101,6 +105,7 @@ class Session:
                 self.drivers,
                 clock_ms,
                 loads=LoadMonitor(metrics_over_http(self.platform.http_addresses), self.kafka.log_dirs),
+                backups=BackupRunner(self.kafka.take_backup, self.secrets, clock_ms),
             )
         )
         self._announced = False
@@ -297,16 +302,34 @@ class Session:
     type=click.IntRange(1, 65535),
     help="The port of broker 0; broker N listens on this plus N, and on 100 more for each further listener.",
 )
+@click.option(
+    "--plan", is_flag=True, help="Print what these files would change in the cluster that runs over --data."
+)
+@click.option("--fail", metavar="BROKER", help="With --plan: rehearse the loss of this broker, too.")
+@click.option("-o", "--output", type=click.Choice(["json"]), help="With --plan: print JSON.")
 @click.pass_context
-def up(context: click.Context, files: Path | None, data: Path, port: int) -> None:
+def up(
+    context: click.Context,
+    files: Path | None,
+    data: Path,
+    port: int,
+    plan: bool,
+    fail: str | None,
+    output: str | None,
+) -> None:
     """Run a cluster from custom resources, with local processes instead of pods.
 
-    Changes of the files are applied while it runs. Ctrl-C stops all processes gracefully.
+    Changes of the files are applied while it runs. Ctrl-C stops all processes gracefully. --plan changes
+    nothing; it exits with 0 when nothing would change, with 1 when something would, and with 2 on errors.
     """
     if context.invoked_subcommand is not None:
         return
     if files is None:
         raise click.UsageError("Missing option '-f' / '--files'.")
+    if plan:
+        show_plan(partial(plan_files, files, data, port), fail, output)
+    if fail or output:
+        raise click.UsageError("--fail and --output need --plan")
     asyncio.run(_up(files, data, port))
 
 

@@ -190,6 +190,7 @@ def _cluster(original: Original, pools: Sequence[Original]) -> Iterator[dict[str
     original.field("spec", "kafkaExporter").leave("the brokers' /metrics have kafka_exporter's metrics")
     original.field("spec", "jmxTrans").leave(_NO_JVM)
     yield _resource("BrokerCluster", metadata, spec)
+    yield from (_pool(pool) for pool in _pools_of_brokers(pools)[1:])
     quotas = kafka["quotas"]
     if quotas["type"].value == "kafka":
         quotas["type"].take()
@@ -200,26 +201,25 @@ def _cluster(original: Original, pools: Sequence[Original]) -> Iterator[dict[str
         quotas.leave("the quota plugin is Strimzi's; Quota resources have Kafka's quotas")
 
 
+def _pools_of_brokers(pools: Sequence[Original]) -> list[Original]:
+    """The pools without those of KRaft's controllers; the first one becomes the cluster's own."""
+    return [pool for pool in pools if "broker" in (pool.field("spec", "roles").value or ())]
+
+
 def _brokers(spec: dict[str, Any], original: Original, pools: Sequence[Original]) -> None:
     """Number, volumes, resources and pods of the brokers: of the first pool of brokers, or of the Kafka
     resource."""
     kafka = original.field("spec", "kafka")
-    of_brokers = [pool for pool in pools if "broker" in (pool.field("spec", "roles").value or ())]
+    of_brokers = _pools_of_brokers(pools)
     for pool in pools:
-        pool.field("metadata").leave("the pool becomes a part of the BrokerCluster")
+        if pool not in of_brokers[1:]:
+            pool.field("metadata").leave("the pool becomes a part of the BrokerCluster")
         if pool not in of_brokers:
             pool.field("spec").leave(_NO_KRAFT)
-    for pool in of_brokers[1:]:
-        pool.field("spec").leave(f"a cluster has one set of brokers, which is that of {of_brokers[0].key}")
     source = of_brokers[0].field("spec") if of_brokers else kafka
     replicas = source["replicas"].take()
     if of_brokers:
-        for role in source["roles"].items():
-            if role.value == "broker":
-                role.take()
-            else:
-                role.leave(_NO_KRAFT)
-        source["jvmOptions"].leave(_NO_JVM)
+        _take_roles(source)
         for name in ("replicas", "storage"):
             kafka[name].leave(f"the KafkaNodePool {of_brokers[0].name} has its own")
     elif replicas is None:
@@ -237,6 +237,28 @@ def _brokers(spec: dict[str, Any], original: Original, pools: Sequence[Original]
                 parts[name].leave(f"the template of {of_brokers[0].key} replaces it")
             parts[name] = part
     _set(spec, "template", _template(parts, "kafkaContainer", "broker"))
+
+
+def _take_roles(source: Field) -> None:
+    for role in source["roles"].items():
+        if role.value == "broker":
+            role.take()
+        else:
+            role.leave(_NO_KRAFT)
+    source["jvmOptions"].leave(_NO_JVM)
+
+
+def _pool(original: Original) -> dict[str, Any]:
+    """A further pool of brokers."""
+    metadata, source = _metadata(original), original.field("spec")
+    spec: dict[str, Any] = {"clusterRef": _reference(original), "replicas": source["replicas"].take() or 0}
+    _take_roles(source)
+    _set(spec, "storage", _storage(source["storage"]))
+    _set(spec, "resources", source["resources"].take())
+    parts = dict(source["template"].fields())
+    parts.pop("podDisruptionBudget", None)
+    _set(spec, "template", _template(parts, "kafkaContainer", "broker"))
+    return _resource("BrokerPool", metadata, spec)
 
 
 def _version(spec: dict[str, Any], kafka: Field) -> None:

@@ -1,0 +1,1 @@
+"""Backup and restore of a cluster's metadata: the format, the cluster, object stores, and the commands."""
