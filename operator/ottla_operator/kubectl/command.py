@@ -286,7 +286,7 @@ def plan(kubectl: Kubectl, files: Path, fail: str | None, output: str | None) ->
 @click.argument("cluster")
 @rebalance_options
 @click.pass_obj
-def rebalance(kubectl: Kubectl, cluster: str, **options: Any) -> None:
+def rebalance(kubectl: Kubectl, /, cluster: str, **options: Any) -> None:
     """Show the proposed rebalance by load of CLUSTER and its progress; request, approve or cancel one.
 
     A proposal moves nothing until it is approved, unless spec.rebalance.mode is Auto.
