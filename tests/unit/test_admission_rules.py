@@ -124,6 +124,7 @@ SECRET: Final = {
 }
 
 OAUTH: Final = {"type": "oauth", "validIssuerUri": "https://idp", "jwksEndpointUri": "https://idp/keys"}
+TRUSTED: Final = {"secretName": "a", "certificate": "ca.crt"}
 CUSTOM: Final = {"type": "custom", "sasl": True}
 
 
@@ -165,6 +166,8 @@ CASES: Final = (
     cluster(zookeeper={"connect": "x:2181//a"}),
     cluster(zookeeper={"connect": "x:2181/a/"}),
     cluster(zookeeper={"connect": "x:2181", "managed": {}}),
+    cluster(zookeeper={"tlsTrustedCertificates": [TRUSTED]}, authorization={"type": "simple"}),
+    cluster(zookeeper={"connect": "x:2181", "tlsTrustedCertificates": [TRUSTED]}),
     cluster(name="2nd"),
     cluster(name="a" * 41),
     cluster(name="with.dot"),
@@ -187,6 +190,18 @@ CASES: Final = (
     access("ingress", tls=False, bootstrap={"host": "x.example"}, hostTemplate="b-{nodeId}.example"),
     access("ingress", hostTemplate="b-{nodeId}.example"),
     access("ingress", bootstrap={"host": "x.example"}),
+    cluster(
+        replicas=0,
+        listeners=[
+            listener(
+                "outer",
+                9094,
+                type="ingress",
+                tls=True,
+                configuration={"bootstrap": {"host": "x.example"}},
+            )
+        ],
+    ),
     access("ingress", FORMULA, bootstrap={"host": "x.example"}, hostTemplate="x.example"),
     access("tlsroute", bootstrap={"host": "x.example"}, hostTemplate="b-{nodeId}.example"),
     cluster(listeners=[listener(networkPolicyPeers=[{}])]),

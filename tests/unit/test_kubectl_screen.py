@@ -60,6 +60,20 @@ def test_the_status_of_a_healthy_cluster_is_short() -> None:
     assert "Rolling" not in "".join(lines)
 
 
+def test_further_listeners_are_shown_with_their_bootstrap_servers() -> None:
+    servers = {"plain": "demo-bootstrap.shop.svc:9092", "web": "kafka.example.org:443", "lb": ""}
+    cluster = _cluster(
+        conditions=[_READY],
+        bootstrapServers=servers["plain"],
+        listeners=[{"name": name, "bootstrapServers": text} for name, text in servers.items()],
+    )
+    lines = [line.strip() for line in screen(cluster, [], _NOW_MS).splitlines()]
+    assert [line for line in lines if line.startswith("listener ")] == [
+        "listener web: kafka.example.org:443",
+        "listener lb: no address yet",
+    ]
+
+
 def test_a_roll_is_shown_with_progress_and_waiting_brokers() -> None:
     cluster = _cluster(
         conditions=[

@@ -495,11 +495,11 @@ def test_node_ports_of_a_cluster_of_an_older_operator_are_kept() -> None:
 def test_an_advertised_port_is_never_requested_as_a_node_port() -> None:
     sim = ready_with(a_listener("nodeport", advertisedPortTemplate="9000 + {nodeId}"))
     assert "EXT://10.0.0.1:9001" in sim.api.items["ConfigMap", "demo-broker-1"]["data"]["server.properties"]
-    sim.apply_cluster(listeners=[a_listener("nodeport")])
     del sim.api.items["Service", "demo-bootstrap"]["metadata"]["annotations"][naming.NODE_PORTS_ANNOTATION]
-    sim.reconcile_until_ready()
-    port = sim.api.items["Service", "demo-broker-1-ext"]["spec"]["ports"][0]["nodePort"]
-    assert port >= 30000
+    sim.api.delete_resource("Service", "demo-broker-1-ext")
+    sim.reconcile()
+    (port,) = sim.api.items["Service", "demo-broker-1-ext"]["spec"]["ports"]
+    assert "nodePort" not in port
 
 
 def test_certificates_have_the_names_by_which_clients_bootstrap_and_connect() -> None:
@@ -606,7 +606,10 @@ def test_without_the_gateway_api_only_the_routes_are_missing() -> None:
     sim.reconcile()
     assert sim.condition() == ("False", "TLSRouteNotAvailable")
     (message,) = [c["message"] for c in sim.status()["conditions"] if c["type"] == "Ready"]
-    assert "Gateway API, 1.5 or newer" in message
+    assert message == (
+        "TLSRoute: the server could not find the requested resource; "
+        "tlsroute needs the Gateway API, 1.5 or newer (gateway.networking.k8s.io/v1)"
+    )
     assert sim.condition("Available")[0] == "True"
     assert "demo-broker-0-ext" in sim.api.names("Service")
     sim.api.missing_kinds = set()
@@ -654,3 +657,31 @@ def test_addresses_of_an_internal_listener_that_are_taken_back_roll_too() -> Non
     for broker in range(3):
         settings = sim.api.items["ConfigMap", f"demo-broker-{broker}"]["data"]["server.properties"]
         assert "cluster.local" not in settings
+
+
+def test_brokers_of_pools_have_access_too_and_lose_it_with_their_pool() -> None:
+    given = a_listener("ingress", tls=True, **HOSTS)
+    sim = KubernetesSimulation()
+    sim.apply_cluster(listeners=[given])
+    sim.api.apply_resource("BrokerPool", "fast", {"clusterRef": {"name": "demo"}, "replicas": 1})
+    sim.reconcile_until(lambda: sim.status().get("readyReplicas") == 4 and sim.ready())
+    sim.reconcile()
+    service = sim.api.items["Service", "demo-broker-1000-ext"]["spec"]
+    assert service["selector"]["statefulset.kubernetes.io/pod-name"] == "demo-broker-1000-0"
+    (rule,) = sim.api.items["Ingress", "demo-broker-1000-ext"]["spec"]["rules"]
+    assert rule["host"] == "b1000.example.org"
+    settings = sim.api.items["ConfigMap", "demo-broker-1000"]["data"]["server.properties"]
+    assert "EXT://b1000.example.org:443" in settings
+    pem = base64.b64decode(sim.api.items["Secret", "demo-brokers"]["data"]["demo-broker-1000-0.pem"])
+    certificate = x509.load_pem_x509_certificate(Pair.of_pem(pem).certificate)
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "b1000.example.org" in names.get_values_for_type(x509.DNSName)
+    sim.api.apply_resource("BrokerPool", "fast", {"clusterRef": {"name": "demo"}, "replicas": 0})
+    sim.reconcile_until(lambda: ("Ingress", "demo-broker-1000-ext") not in sim.api.items)
+    assert ("Service", "demo-broker-1000-ext") not in sim.api.items
+
+
+def test_a_cluster_whose_brokers_are_in_pools_needs_hosts_too() -> None:
+    """Otherwise the API server would refuse what is accepted here: it does not know of the pools."""
+    _, problems = parsed(a_listener("ingress", tls=True, bootstrap={"host": "k"}), replicas=0)
+    assert problems == ["spec.listeners[0].configuration.hostTemplate: is required for ingress"]

@@ -467,3 +467,14 @@ def test_files_of_listeners_in_use_are_found_in_settings() -> None:
     assert files_in_use(settings) == {
         *("public.listener.pem", "my-tokens.trusted.crt", "one.listener.pem", "two.listener.pem")
     }
+
+
+def test_brokers_trust_the_servers_of_an_external_zookeeper() -> None:
+    zookeeper = {"connect": "zk:2182", "tlsTrustedCertificates": [{"secretName": "zk", "pattern": "*"}]}
+    cluster = a_cluster(zookeeper=zookeeper)
+    missing = plan({}, cluster)
+    assert flaws(missing) == [("SecretNotFound", "zookeeper: Secret zk does not exist")]
+    planned = plan({"zk": {"ca.crt": ONE}}, cluster)
+    assert planned.data["demo-brokers"]["zookeeper-servers.crt"] == ONE
+    assert not planned.flaws
+    assert files_in_use(["/x/zookeeper-servers.crt"]) == {"zookeeper-servers.crt"}

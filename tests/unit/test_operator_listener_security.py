@@ -17,7 +17,12 @@ from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.loading import parse_resource
 
 FILES = SecurityFiles(
-    "/own.pem", "/cluster.crt", "/clients.crt", "/{}.listener.pem".format, "/{}.trusted.crt".format
+    "/own.pem",
+    "/cluster.crt",
+    "/clients.crt",
+    "/{}.listener.pem".format,
+    "/{}.trusted.crt".format,
+    "/zk.crt",
 )
 OWN = "User:CN=demo-brokers,O=ottla.dev;User:CN=demo-operator,O=ottla.dev"
 SCRAM, TLS = {"authentication": {"type": "scram-sha-512"}}, {"authentication": {"type": "tls"}}
@@ -208,3 +213,17 @@ def test_custom_settings_have_the_listeners_prefix(
     prefix = "listener.name.in_side."
     ssl = {"ssl.keystore.location": "/own.pem", "ssl.keystore.type": "PEM"} if tls else {}
     assert {n.removeprefix(prefix): v for n, v in found.items() if n.startswith(prefix)} == {**ssl, **config}
+
+
+def test_brokers_connect_to_an_external_zookeeper_by_tls() -> None:
+    zookeeper = {
+        "connect": "zk:2182",
+        "tlsTrustedCertificates": [{"secretName": "zk", "certificate": "ca.crt"}],
+    }
+    found = settings([{"tls": True}], zookeeper=zookeeper)
+    assert {name: value for name, value in found.items() if name.startswith("zookeeper.")} == {
+        "zookeeper.ssl.client.enable": "true",
+        "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
+        "zookeeper.ssl.truststore.type": "PEM",
+        "zookeeper.ssl.truststore.location": "/zk.crt",
+    }

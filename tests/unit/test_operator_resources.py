@@ -536,7 +536,7 @@ def test_a_status_in_a_file_is_ignored_and_another_top_level_field_is_not(tmp_pa
 
 def test_the_samples_are_valid() -> None:
     samples = REPOSITORY / "manifests" / "samples"
-    loaded = [load_folder(samples / name) for name in ("", "secured", "pipelines", "pools")]
+    loaded = [load_folder(samples / name) for name in ("", "secured", "certificates", "pipelines", "pools")]
     assert not [error for folder in loaded for error in folder.errors]
     documents = [document for folder in loaded for document in folder.documents]
     assert {d.kind for d in documents} == set(KINDS)

@@ -68,6 +68,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [""]
   resources: [pods, persistentvolumeclaims]
   verbs: [get, list, watch, patch, delete]
+# Only asked for, by a dry run, before a broker restarts.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [create]
 - apiGroups: [""]
   resources: [pods/log]
   verbs: [get]

@@ -47,6 +47,10 @@ def _lines(cluster: Object, others: Sequence[Object], now_ms: int) -> Iterator[s
     yield _GAP + ", ".join(_counts(cluster, status))
     if status.get("bootstrapServers"):
         yield f"{_GAP}bootstrap servers: {status['bootstrapServers']}"
+    for listener in status.get("listeners") or ():
+        servers = listener.get("bootstrapServers") or "no address yet"
+        if servers != status.get("bootstrapServers"):
+            yield f"{_GAP}listener {listener['name']}: {servers}"
     if status.get("zookeeper"):
         yield from (_GAP + line for line in _zookeeper(status["zookeeper"]))
     if status.get("observedGeneration", 0) < metadata.get("generation", 0):

@@ -13,7 +13,13 @@ from typing import Final
 
 from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.observing import Object, annotations_of
-from ottla_operator.planning.cluster_secrets import CLIENTS_CA, CLUSTER_CA, listener_file, trusted_file
+from ottla_operator.planning.cluster_secrets import (
+    CLIENTS_CA,
+    CLUSTER_CA,
+    ZOOKEEPER_TRUSTED,
+    listener_file,
+    trusted_file,
+)
 from ottla_operator.planning.listener_security import (
     REPLICATION,
     SecurityFiles,
@@ -90,6 +96,7 @@ def listener_settings(cluster: BrokerCluster, broker: int, advertised: Advertise
         f"{CERTIFICATES_DIR}/{CLIENTS_CA}",
         lambda name: f"{CERTIFICATES_DIR}/{listener_file(name)}.pem",
         lambda name: f"{CERTIFICATES_DIR}/{trusted_file(name)}",
+        f"{CERTIFICATES_DIR}/{ZOOKEEPER_TRUSTED}",
     )
     return {
         "listeners": ",".join(f"{name}://0.0.0.0:{port}" for name, port, _ in own),

@@ -61,9 +61,9 @@ def _owner_reference(resource: BrokerCluster | Pipeline) -> Manifest:
     }
 
 
-def claim_owner(cluster: BrokerCluster) -> Manifest:
-    """The owner reference of a claim that is deleted with the BrokerCluster, and does not hold it up."""
-    return {**_owner_reference(cluster), "controller": False, "blockOwnerDeletion": False}
+def claim_owner(resource: BrokerCluster | Pipeline) -> Manifest:
+    """The owner reference of a claim that is deleted with its resource, and does not hold it up."""
+    return {**_owner_reference(resource), "controller": False, "blockOwnerDeletion": False}
 
 
 def is_of_former(cluster: BrokerCluster, item: Mapping[str, Any]) -> bool:

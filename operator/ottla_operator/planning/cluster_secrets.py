@@ -76,6 +76,8 @@ CA_STORE, CA_PASSWORD = "ca.p12", "ca.password"
 CLUSTER_CA, CLIENTS_CA = "cluster-ca.crt", "clients-ca.crt"
 """The files, beside those with keys, with the authorities that brokers trust."""
 _FILES = (CLIENTS_CA, CLUSTER_CA)
+ZOOKEEPER_TRUSTED = "zookeeper-servers.crt"
+"""The file with what brokers trust of an external ZooKeeper."""
 OPERATOR = "cluster-operator"
 ZOOKEEPER = "zookeeper"
 
@@ -143,18 +145,28 @@ def _trusted_of(listener: Listener) -> Sequence[TrustedCertificates]:
     return (listener.authentication.tls_trusted_certificates if listener.authentication else None) or ()
 
 
-_OF_LISTENER = re.compile(r"/([-a-z0-9]+\.(?:listener\.pem|trusted\.crt))(?![-.\w])")
+def _all_trusted(cluster: BrokerCluster) -> dict[str, tuple[str, Sequence[TrustedCertificates]]]:
+    """Who uses them, and the sources of the certificates that brokers trust, by file."""
+    found = {
+        trusted_file(listener.name): (f"listener {listener.name}", _trusted_of(listener))
+        for listener in listeners_of(cluster)
+    }
+    found[ZOOKEEPER_TRUSTED] = ("zookeeper", cluster.spec.zookeeper.tls_trusted_certificates or ())
+    return {file: (what, sources) for file, (what, sources) in found.items() if sources}
+
+
+_OF_SPEC = re.compile(r"/([-a-z0-9]+\.(?:listener\.pem|trusted\.crt)|zookeeper-servers\.crt)(?![-.\w])")
 
 
 def files_in_use(settings: Iterable[str]) -> set[str]:
     """The files of listeners that these values of settings name."""
-    return {file for value in settings for file in _OF_LISTENER.findall(value)}
+    return {file for value in settings for file in _OF_SPEC.findall(value)}
 
 
 def given_secrets(cluster: BrokerCluster) -> set[str]:
     """The Secrets of others that the plan needs."""
     sources = (own_source(cluster, listener) for listener in listeners_of(cluster))
-    trusted = (source for listener in listeners_of(cluster) for source in _trusted_of(listener))
+    trusted = (source for _, sources in _all_trusted(cluster).values() for source in sources)
     names = {source.secret_name for source in sources if source is not None}
     names |= {source.secret_name for source in trusted if source.secret_name is not None}
     return names | {issued_authority_secret(name) for name in issued_authorities(cluster)}
@@ -162,7 +174,7 @@ def given_secrets(cluster: BrokerCluster) -> set[str]:
 
 def given_config_maps(cluster: BrokerCluster) -> set[str]:
     """The ConfigMaps of others that the plan needs."""
-    trusted = (source for listener in listeners_of(cluster) for source in _trusted_of(listener))
+    trusted = (source for _, sources in _all_trusted(cluster).values() for source in sources)
     return {source.config_map_name for source in trusted if source.config_map_name is not None}
 
 
@@ -255,9 +267,8 @@ def plan_secrets(
     for one in own:
         subjects[brokers_secret(name)][listener_file(one)] = broker_subject(name, all_names)
     planner.keep(in_use)
-    for listener in listeners_of(cluster):
-        if _trusted_of(listener):
-            planner.plan_trusted(listener.name, _trusted_of(listener), config_maps or {})
+    for file, (what, sources) in _all_trusted(cluster).items():
+        planner.plan_trusted(file, what, sources, config_maps or {})
     planner.plan_listeners(cluster, authority.trusted, hosts or {})
     if zookeeper:
         subjects[zookeeper_secret(name)] = {ZOOKEEPER: zookeeper_subject(name, zookeeper)}
@@ -401,11 +412,15 @@ class _Planner:
         self._kept = {file: existing[file] for file in existing if file in files}
 
     def plan_trusted(
-        self, listener: str, sources: Sequence[TrustedCertificates], config_maps: Mapping[str, Data]
+        self,
+        file: str,
+        what: str,
+        sources: Sequence[TrustedCertificates],
+        config_maps: Mapping[str, Data],
     ) -> None:
-        """Plan the file with what brokers trust for the listener's OAuth server."""
-        secret, file = brokers_secret(self._cluster), trusted_file(listener)
-        trusted, flaws = trusted_certificates(f"listener {listener}", sources, self._found, config_maps)
+        """Plan a file with what brokers trust. `what`: names the use in the spec."""
+        secret = brokers_secret(self._cluster)
+        trusted, flaws = trusted_certificates(what, sources, self._found, config_maps)
         self.plan.flaws += flaws
         before = self._found.get(secret, {}).get(file, b"")
         # Fewer than the spec names could lock clients out.

@@ -43,6 +43,8 @@ class SecurityFiles:
     """The listener's own key and certificate, by its name."""
     listener_trusted: Callable[[str], str]
     """The certificates that the broker trusts for the listener's OAuth server, by the listener's name."""
+    zookeeper_trusted: str
+    """The certificates that the broker trusts for an external ZooKeeper."""
 
 
 def lifetime_of(authority: CertificateAuthority) -> Lifetime:
@@ -94,6 +96,13 @@ def security_settings(cluster: BrokerCluster, files: SecurityFiles) -> dict[str,
     if not spec.is_secured:
         return {}
     settings = _of_tls(REPLICATION, files.keystore, files.cluster_ca)
+    if spec.zookeeper.tls_trusted_certificates is not None:
+        settings |= {
+            "zookeeper.ssl.client.enable": "true",
+            "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
+            "zookeeper.ssl.truststore.type": "PEM",
+            "zookeeper.ssl.truststore.location": files.zookeeper_trusted,
+        }
     for listener in listeners_of(cluster):
         settings |= _of_listener(listener, files)
     if spec.authorization is not None:

@@ -19,6 +19,7 @@ from ottla_operator.planning.cluster_secrets import (
     CLIENTS_CA,
     CLUSTER_CA,
     OPERATOR,
+    ZOOKEEPER_TRUSTED,
     brokers_secret,
     clients_trust,
     files_in_use,
@@ -206,6 +207,7 @@ class LocalSecurity:
                 self._secrets.path(brokers_secret(name), f"{listener_file(one)}.pem")
             ),
             listener_trusted=lambda one: str(self._secrets.path(brokers_secret(name), trusted_file(one))),
+            zookeeper_trusted=str(self._secrets.path(brokers_secret(name), ZOOKEEPER_TRUSTED)),
         )
         ports = self.client_ports(cluster, broker)
         own = [

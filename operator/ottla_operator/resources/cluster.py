@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Final, Literal, get_args
 from pydantic import Field, PrivateAttr, model_validator
 
 from ottla.metadata.inter_broker import VERSIONS
-from ottla_operator.resources.authentication import ListenerAuthentication
+from ottla_operator.resources.authentication import ListenerAuthentication, TrustedCertificates
 from ottla_operator.resources.backup import BackupSpec, BackupStatus, backup_problems
 from ottla_operator.resources.common import (
     AGE,
@@ -251,6 +251,9 @@ class ManagedZooKeeper(Model):
     )
 
 
+_OF_SECURED: Final = "requires a cluster with tls or authentication of a listener, or authorization"
+
+
 class ZooKeeper(Model):
     """The cluster's ZooKeeper: an external one, or one that the operator runs (the default)."""
 
@@ -261,6 +264,10 @@ class ZooKeeper(Model):
             f"!has(self.connect) || (self.connect.matches({cel_regex(_CONNECT_STRING)}) && "
             "!self.connect.contains('//'))",
         ),
+        Rule(
+            "tlsTrustedCertificates requires connect",
+            "!has(self.tlsTrustedCertificates) || has(self.connect)",
+        ),
     )
 
     connect: str | None = Field(
@@ -268,6 +275,14 @@ class ZooKeeper(Model):
     )
     managed: ManagedZooKeeper | None = Field(
         default=None, description="A ZooKeeper that the operator runs. Default: three servers."
+    )
+    tls_trusted_certificates: list[TrustedCertificates] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=32,
+        description="The authorities of the servers' certificates: brokers connect by TLS. Needs connect, "
+        "and a cluster with tls, authentication or authorization. Default: connections without TLS, unless "
+        "config has zookeeper.ssl settings.",
     )
 
     @model_validator(mode="after")
@@ -508,6 +523,10 @@ class Rebalance(Model):
 
 class BrokerClusterSpec(Model):
     model_config = rules(
+        Rule(
+            f"zookeeper.tlsTrustedCertificates {_OF_SECURED}",
+            f"!has(self.zookeeper) || !has(self.zookeeper.tlsTrustedCertificates) || {_secured_cel('self')}",
+        ),
         Rule(
             f"version must be one of {', '.join(_RELEASES)}",
             f"!has(self.version) || self.version.matches({cel_regex(_VERSION_IN_USE)})",
@@ -1021,6 +1040,14 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                     f"{authority.renewal_days} is not allowed: must be below validityDays, which is "
                     f"{authority.validity_days}",
                 )
+        trusted = self.spec.zookeeper.tls_trusted_certificates
+        path = "spec.zookeeper.tlsTrustedCertificates"
+        for n, source in enumerate(trusted or ()):
+            yield from source.problems(f"{path}[{n}]")
+        if trusted is not None and self.spec.zookeeper.connect is None:
+            yield Problem(path, "requires connect")
+        if trusted is not None and not self.spec.is_secured:
+            yield Problem(path, _OF_SECURED)
         if self.spec.authorization is None:
             return
         for n, user in enumerate(self.spec.authorization.super_users):

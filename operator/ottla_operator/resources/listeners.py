@@ -468,6 +468,8 @@ def _route_problems(
         yield "configuration.parentRefs", "is required for tlsroute"
     if configuration.bootstrap.host is None:
         yield "configuration.bootstrap.host", f"is required for {type_}"
+    if not brokers and configuration.host_template is None and not any(b.host for b in configuration.brokers):
+        yield "configuration.hostTemplate", f"is required for {type_}"
     users: dict[str, str] = {}
     if configuration.bootstrap.host is not None:
         users[configuration.bootstrap.host] = "the bootstrap"
