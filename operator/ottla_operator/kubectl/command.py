@@ -423,7 +423,7 @@ def wake(kubectl: Kubectl, cluster: str) -> None:
 @click.option("--since", default="10m", show_default=True, help="Only logs newer than this: 30s, 10m, 2h.")
 @click.option(
     "--component",
-    type=click.Choice(["broker", "zookeeper", "pipeline", "executor"]),
+    type=click.Choice(["broker", "zookeeper", "pipeline", "executor", "connect"]),
     help="Only pods of this component; pipeline: the drivers.",
 )
 @click.pass_obj
