@@ -530,6 +530,31 @@ def test_certificates_have_the_node_of_each_broker_since_any_of_them_may_answer_
     assert listener_status(sim)["bootstrapServers"] == f"10.0.0.1:{port},10.0.0.2:{port}"
 
 
+@pytest.mark.parametrize("configuration", [{}, {"advertisedHostTemplate": "b{nodeId}.example.org"}])
+def test_a_restart_changes_neither_certificates_nor_bootstrap_servers(configuration: Manifest) -> None:
+    """While its pod is away, a broker has no node."""
+    sim = KubernetesSimulation()
+    put_node(sim)
+    sim.api.put("Node", "b", {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.2"}]}})
+    sim.api.node_of = lambda pod: "b" if pod.endswith("-2") else "a"
+    sim.apply_cluster(listeners=[a_listener("nodeport", tls=True, **configuration)])
+    sim.reconcile()
+    give_node_ports(sim)
+    sim.reconcile_until_ready()
+    sim.reconcile_until(lambda: sim.condition("ConfigApplied")[0] == "True")
+    sim.reconcile()
+    secret, servers = sim.api.items["Secret", "demo-brokers"]["data"], listener_status(sim)
+    settings = dict(sim.api.items["ConfigMap", "demo-broker-2"]["data"])
+    del sim.api.items["Pod", "demo-brokers-2"]
+    sim.reconcile_once()
+    assert sim.api.items["Secret", "demo-brokers"]["data"] == secret
+    assert sim.api.items["ConfigMap", "demo-broker-2"]["data"] == settings
+    if not configuration:
+        assert listener_status(sim) == servers
+    sim.reconcile_until_ready()
+    assert sim.api.items["Secret", "demo-brokers"]["data"] == secret
+
+
 def test_a_bootstrap_without_an_address_is_reported_and_stops_nothing_else() -> None:
     sim = KubernetesSimulation()
     sim.apply_cluster(listeners=[a_listener("loadbalancer", advertisedHostTemplate="b{nodeId}")])

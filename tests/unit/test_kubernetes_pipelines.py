@@ -76,19 +76,17 @@ def test_without_executors_the_driver_has_no_role_binding() -> None:
     assert "RoleBinding" not in objects
 
 
-def test_driver_and_executors_share_the_volume_and_delete_claim_deletes_it() -> None:
+def test_driver_and_executors_share_the_volume() -> None:
     objects = by_kind(a_pipeline())
     spec = objects["StatefulSet"]["spec"]
     assert spec["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] == "1Gi"
-    assert spec["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Delete"
+    assert "persistentVolumeClaimRetentionPolicy" not in spec, "a StatefulSet may be deleted by hand"
     assert spec["template"]["spec"]["containers"][0]["workingDir"] == "/var/lib/ottla"
     assert config_of(a_pipeline())["checkpoint"] == "/var/lib/ottla/checkpoint"
     template = json.loads(objects["ConfigMap"]["data"]["executor.yaml"])
     claims = [volume.get("persistentVolumeClaim") for volume in template["spec"]["volumes"]]
     assert {"claimName": "data-lake-driver-0"} in claims
     assert template["spec"]["automountServiceAccountToken"] is False
-    kept = by_kind(a_pipeline(storage={"size": "1Gi"}))["StatefulSet"]["spec"]
-    assert kept["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Retain"
 
 
 def test_without_storage_there_is_no_default_checkpoint() -> None:
@@ -270,3 +268,16 @@ def test_a_deleted_pipeline_leaves_no_objects(sim: KubernetesSimulation) -> None
     sim.reconcile_until(lambda: ("Pipeline", "lake") not in sim.api.items)
     sim.api.tick()
     assert not [key for key in sim.api.items if key[1].startswith("lake-driver")]
+
+
+def test_delete_claim_has_the_volume_deleted_with_the_pipeline_only(sim: KubernetesSimulation) -> None:
+    def owners() -> list[str]:
+        claim = sim.api.items["PersistentVolumeClaim", "data-lake-driver-0"]
+        return [owner["kind"] for owner in claim["metadata"].get("ownerReferences", ())]
+
+    sim.reconcile_until(lambda: owners() == ["Pipeline"])
+    sim.api.delete_resource("StatefulSet", "lake-driver")
+    sim.api.tick()
+    assert ("PersistentVolumeClaim", "data-lake-driver-0") in sim.api.items
+    sim.api.apply_resource("Pipeline", "lake", {**SPEC, "storage": {"size": "1Gi"}})
+    sim.reconcile_until(lambda: owners() == [])

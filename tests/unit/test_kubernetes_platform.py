@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -122,6 +123,52 @@ def test_sidecars_are_rejected_unless_the_operator_allows_them(sim: KubernetesSi
     for _ in range(5):
         sim.reconcile()
     assert pods(sim) == before
+
+
+_NO_ACCOUNT = "pods is forbidden: error looking up service account default/edited: not found"
+
+
+@pytest.mark.parametrize(
+    ("spec", "component"),
+    [
+        ({"template": {"pod": {"spec": {"serviceAccountName": "edited"}}}}, "broker"),
+        ({"zookeeper": {"managed": {"template": {"pod": {"spec": {"serviceAccountName": "edited"}}}}}},
+         "zookeeper"),
+    ],
+)  # fmt: skip
+def test_no_pod_is_stopped_for_a_revision_that_the_api_server_refuses(
+    sim: KubernetesSimulation, spec: dict[str, Any], component: str
+) -> None:
+    """Found by a random edit: the first pod was gone, and no condition said why it did not come back."""
+    before = pods(sim)
+    refuse = Forbidden(403, "Forbidden", _NO_ACCOUNT)
+    sim.api.fail = lambda verb, kind, name: refuse if (verb, kind) == ("create", "Pod") else None
+    sim.apply_cluster(**spec)
+    sim.reconcile_until(lambda: sim.condition() == ("False", "PodRefused"))
+    for _ in range(5):
+        sim.reconcile()
+    assert pods(sim) == before
+    [message] = [c["message"] for c in sim.status()["conditions"] if c["type"] == "Ready"]
+    assert component in message
+    assert message.endswith(_NO_ACCOUNT)
+    sim.apply_cluster()
+    sim.reconcile_until_ready()
+    assert pods(sim) == before
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Forbidden(403, "Forbidden", "pods is forbidden: exceeded quota: pods"),
+        Forbidden(403, "Forbidden", 'User "operator" cannot create resource "pods"'),
+        ApiError(400, "BadRequest", 'admission webhook "x" does not support dry run'),
+    ],
+)
+def test_what_a_dry_run_cannot_tell_stops_no_roll(sim: KubernetesSimulation, error: ApiError) -> None:
+    before = pods(sim)
+    sim.api.fail = lambda verb, kind, name: error if (verb, kind) == ("create", "Pod") else None
+    sim.apply_cluster(config={"queued.max.requests": 400})
+    sim.reconcile_until(lambda: not set(pods(sim).values()) & set(before.values()))
 
 
 def test_a_roll_replaces_one_pod_at_a_time(sim: KubernetesSimulation) -> None:

@@ -108,7 +108,7 @@ class InMemoryApi(Api):
             return {"kind": kind, "metadata": {"name": name}}
         if verb == "create":
             assert isinstance(body, dict)
-            return self._create(kind, body)
+            return self._create(kind, copy.deepcopy(body), is_dry_run="dryRun" in query)
         if verb == "apply":
             assert isinstance(body, dict)
             return self._apply(kind, name, body)
@@ -186,13 +186,13 @@ class InMemoryApi(Api):
             if one == kind and matches_selector(item, selector)
         ]
 
-    def _create(self, kind: str, body: Item) -> Item:
+    def _create(self, kind: str, body: Item, *, is_dry_run: bool) -> Item:
         if kind == "Event":
             return body
         name = body["metadata"]["name"]
         if (kind, name) in self.items:
             raise Conflict(409, "AlreadyExists", f"{kind} {name} already exists")
-        return self.put(kind, name, body)
+        return body if is_dry_run else self.put(kind, name, body)
 
     def _apply(self, kind: str, name: str, body: Item) -> Item:
         item = self.items.get((kind, name))

@@ -214,11 +214,12 @@ class Api:
             content_type="application/apply-patch+yaml",
         )
 
-    async def create(self, manifest: Object) -> Object:
-        """Create an object. Raises Conflict when it exists."""
+    async def create(self, manifest: Object, *, dry_run: bool = False) -> Object:
+        """Create an object. Raises Conflict when it exists. `dry_run`: only ask whether it may be created."""
         kind = manifest["kind"]
+        path = path_of(kind, manifest["metadata"]["namespace"])
         return await self._request(
-            "create", kind, path_of(kind, manifest["metadata"]["namespace"]), body=manifest
+            "create", kind, path, query={"dryRun": "All"} if dry_run else None, body=manifest
         )
 
     async def merge(self, kind: str, namespace: str | None, name: str, patch: Object) -> Object:

@@ -32,10 +32,11 @@ from ottla_operator.kubernetes.managed_fields import (
     with_values_of,
     without,
 )
-from ottla_operator.kubernetes.manifests_common import Manifest, difference
+from ottla_operator.kubernetes.manifests_common import Manifest, claim_owner, difference
 from ottla_operator.kubernetes.observing import Listed, Object, annotations_of, name_of, uid_of
 from ottla_operator.kubernetes.volumes import growth
 from ottla_operator.platform.interfaces import Ensured, StepFailed
+from ottla_operator.resources import BrokerCluster, Pipeline
 
 log = logging.getLogger(__name__)
 
@@ -66,15 +67,22 @@ _IMMUTABLE: Final = ("immutable", "cannot change roleRef", "updates to statefuls
 
 
 class ChildObjects:
-    """The objects with a cluster's label in its namespace. `component`: only those of that component."""
+    """The objects with a cluster's label in its namespace. `component`: only those of that component.
+    `selector`: other objects than those of a cluster."""
 
     def __init__(
-        self, api: Api, namespace: str, cluster: str, clock_ms: Callable[[], int], component: str = ""
+        self,
+        api: Api,
+        namespace: str,
+        cluster: str,
+        clock_ms: Callable[[], int],
+        component: str = "",
+        selector: str = "",
     ) -> None:
         self._api = api
         self._clock_ms = clock_ms
         self.namespace = namespace
-        self._selector = f"{naming.CLUSTER_LABEL}={cluster}"
+        self._selector = selector or f"{naming.CLUSTER_LABEL}={cluster}"
         if component:
             self._selector += f",{naming.COMPONENT_LABEL}={component}"
         self.listed = Listed()
@@ -319,6 +327,41 @@ class ChildObjects:
     async def grow(self, claim: Object, size: str | int) -> str:
         await self.patch("PersistentVolumeClaim", claim, growth(size), "VolumeNotGrown")
         return f"grow volume {name_of(claim)} to {size}"
+
+    async def own_claim(self, owner: BrokerCluster | Pipeline, claim: Object, *, delete: bool) -> str:
+        """Have the claim deleted with its BrokerCluster or Pipeline, or not. A StatefulSet's own policy would
+        delete it whenever a user deletes the StatefulSet."""
+        owners = list(claim["metadata"].get("ownerReferences") or ())
+        wanted = [each for each in owners if each.get("uid") != owner.metadata.uid]
+        wanted += [claim_owner(owner)] if delete else []
+        if wanted == owners:
+            return ""
+        patch = {"metadata": {"ownerReferences": wanted}}
+        await self.patch("PersistentVolumeClaim", claim, patch, "ClaimNotOwned")
+        return f"{'delete' if delete else 'keep'} {name_of(claim)} when the {owner.kind} is deleted"
+
+    async def check_pod(self, stateful_set: Manifest, name: str) -> None:
+        """Raise StepFailed if the API server would refuse this pod of the set, such as for a service account
+        that does not exist: so that none is stopped for it. Creates nothing."""
+        template = stateful_set["spec"]["template"]
+        claims = [claim["metadata"]["name"] for claim in stateful_set["spec"].get("volumeClaimTemplates", ())]
+        volumes = [
+            {"name": each, "persistentVolumeClaim": {"claimName": f"{each}-{name}"}} for each in claims
+        ]
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {**template["metadata"], "name": name, "namespace": self.namespace},
+            "spec": {**template["spec"], "volumes": [*template["spec"].get("volumes", ()), *volumes]},
+        }
+        try:
+            await self._api.create(pod, dry_run=True)
+        except (Forbidden, Invalid) as error:
+            # With the old pod, a quota may be used up that is not without it; a role may not allow to ask.
+            if not any(text in error.message for text in ("exceeded quota", "cannot create resource")):
+                raise _failure("PodRefused", f"the new revision of pod {name}", error) from None
+        except ApiError:
+            return  # it exists, which is looked at last; or a webhook cannot be asked without effect
 
     async def delete_pod(self, pod: Object) -> None:
         await self._delete_this("Pod", pod)

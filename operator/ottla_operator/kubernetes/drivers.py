@@ -19,6 +19,7 @@ from ottla_operator.kubernetes.observing import (
     annotations_of,
     container_of,
     last_restart,
+    name_of,
     pod_state,
 )
 from ottla_operator.planning.observed import DriverInstance, JobProgress
@@ -100,6 +101,7 @@ class KubernetesDrivers:
         if claim is not None and storage is not None:
             if volumes.is_smaller(claim, storage.size):
                 await ensured.attempt(self._objects.grow(claim, storage.size))
+            await ensured.attempt(self._objects.own_claim(pipeline, claim, delete=storage.delete_claim))
             found = volumes.differences([claim], storage.size, storage.storage_class, "spec.storage")
             ensured.findings += volumes.finding_of(found)
         ensured.findings += self._objects.findings(manifests)
@@ -117,6 +119,10 @@ class KubernetesDrivers:
         if after is not None or live is None:
             # `ensure_children` has updated the template of the StatefulSet, which creates the next pod.
             if pod is not None and not pod["metadata"].get("deletionTimestamp"):
+                if after is not None:
+                    restart = self._last_restart(pipeline)
+                    manifest = manifests_pipelines.build_stateful_set(pipeline, self._images, after, restart)
+                    await self._objects.check_pod(manifest, name_of(pod))
                 await self._objects.delete_pod(pod)
         elif live["spec"].get("replicas") != 0:
             await self._objects.scale(live, 0)

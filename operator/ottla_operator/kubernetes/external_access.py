@@ -324,7 +324,7 @@ def _advertised(
     if host is None and listener.type == "internal":
         host = _with_domain(listener, broker_host(cluster, broker))
     elif host is None and listener.type == "nodeport":
-        host = _node_address(listener, listed.find("Pod", pod), nodes)
+        host = _node_host(cluster, listener, broker, listed, nodes) or _node_address(listener, nodes.values())
     elif host is None and listener.type in ROUTE_KINDS:
         host = configuration.host_of(broker, pod)
         if host is None:
@@ -353,9 +353,8 @@ def bootstrap_addresses(
     port = _port(listener, service, listed)
     if listener.type != "nodeport":
         return [(_service_host(cluster, listener, service, listed), port)]
-    pods = [listed.find("Pod", naming.broker_pod(cluster.metadata.name, broker)) for broker in brokers]
-    hosts = [_node_address(listener, pod, nodes) for pod in pods if pod is not None]
-    return [(host, port) for host in dict.fromkeys(hosts)]
+    hosts = [_node_host(cluster, listener, broker, listed, nodes) for broker in brokers]
+    return [(host, port) for host in dict.fromkeys(hosts) if host is not None]
 
 
 def bootstrap_names(
@@ -370,8 +369,12 @@ def bootstrap_names(
             host = f"{service}.{cluster.metadata.namespace}.svc"
             names += [service, host.removesuffix(".svc"), host, f"{host}.{CLUSTER_DOMAIN}"]
         elif listener.type != "internal" and _has_bootstrap(listener):
+            of_nodes = listener.type == "nodeport"
+            # Where a broker advertises another host, nothing records its node while its pod is away, and a
+            # restart would renew all certificates.
+            shown = [b for b in brokers if not (of_nodes and _has_host(cluster, listener, b))]
             try:
-                found = bootstrap_addresses(cluster, listener, brokers, listed, nodes)
+                found = bootstrap_addresses(cluster, listener, shown, listed, nodes)
             except AddressPending:
                 continue
             names += [host for host, _ in found]
@@ -412,16 +415,38 @@ def _service_host(cluster: BrokerCluster, listener: Listener, service: str, list
     raise AddressPending(f"LoadBalancer {service} has no address yet")
 
 
-def _node_address(listener: Listener, pod: Object | None, nodes: Mapping[str, Object]) -> str:
-    node = nodes.get(str((pod or {}).get("spec", {}).get("nodeName")))
-    candidates = [node] if node is not None else [nodes[name] for name in sorted(nodes)]
+def _has_host(cluster: BrokerCluster, listener: Listener, broker: int) -> bool:
+    """Whether the broker's advertised host is configured."""
+    pod = naming.broker_pod(cluster.metadata.name, broker)
+    return listener.configuration.advertised_host_of(broker, pod) is not None
+
+
+def _node_host(
+    cluster: BrokerCluster, listener: Listener, broker: int, listed: Listed, nodes: Mapping[str, Object]
+) -> str | None:
+    """An address of the broker's node; while its pod is away, the one that it advertises; else None."""
+    pod = listed.find("Pod", naming.broker_pod(cluster.metadata.name, broker)) or {}
+    node = nodes.get(str(pod.get("spec", {}).get("nodeName")))
+    if node is not None:
+        return _node_address(listener, [node])
+    before = advertised_in_config(listed, cluster, broker).get(listener.name)
+    known = {address["address"] for each in nodes.values() for address in _addresses_of(each)}
+    return before[0] if before is not None and before[0] in known else None
+
+
+def _node_address(listener: Listener, nodes: Collection[Object]) -> str:
     preferred = listener.configuration.preferred_node_port_address_type
     for type_ in (*([preferred] if preferred is not None else ()), *_ADDRESS_TYPES):
-        for candidate in candidates:
-            for address in candidate.get("status", {}).get("addresses") or ():
+        for node in sorted(nodes, key=name_of):
+            for address in _addresses_of(node):
                 if address.get("type") == type_:
                     return str(address["address"])
     raise AddressPending("no node has an address")
+
+
+def _addresses_of(node: Object) -> Sequence[Mapping[str, str]]:
+    addresses: Sequence[Mapping[str, str]] = node.get("status", {}).get("addresses") or ()
+    return addresses
 
 
 # ---- what brokers advertise

@@ -245,8 +245,6 @@ def build_stateful_set(
     if storage is not None:
         claim = claim_template(storage.size, storage.storage_class, storage.access_mode)
         spec["volumeClaimTemplates"] = [claim]
-        kept = "Delete" if storage.delete_claim else "Retain"
-        spec["persistentVolumeClaimRetentionPolicy"] = {"whenDeleted": kept, "whenScaled": "Retain"}
     return build(
         pipeline, "apps/v1", "StatefulSet", naming.driver_name(name), naming.PIPELINE, {"spec": spec}
     )

@@ -35,7 +35,7 @@ from ottla_operator.kubernetes.child_objects import ChildObjects
 from ottla_operator.kubernetes.external_access import ROUTE_KINDS, TLS_ROUTE_API, AddressPending
 from ottla_operator.kubernetes.listeners import Advertised
 from ottla_operator.kubernetes.managed_fields import foreign_fields
-from ottla_operator.kubernetes.manifests_common import Images, Manifest, claim_owner, is_of_former
+from ottla_operator.kubernetes.manifests_common import Images, Manifest, is_of_former
 from ottla_operator.kubernetes.observing import Object, annotations_of, labels_of, name_of, uid_of
 from ottla_operator.kubernetes.zookeeper_client import FindRoles, SetAcls, roles_of, set_acls
 from ottla_operator.kubernetes.zookeeper_planning import (
@@ -337,6 +337,7 @@ class KubernetesPlatform:
         if going is None:
             return ""
         pod = observing.zookeeper_pods(self._objects.listed, self._name)[going]
+        await self._objects.check_pod(stateful_set, name_of(pod))
         await self._objects.delete_pod(pod)
         return f"replace pod {name_of(pod)}"
 
@@ -688,17 +689,8 @@ class KubernetesPlatform:
         delete them whenever a user deletes the StatefulSet."""
         for volume in _volumes(cluster):
             for claim in self._claims(volume):
-                await ensured.attempt(self._own_claim(cluster, claim, volume.storage.delete_claim))
-
-    async def _own_claim(self, cluster: BrokerCluster, claim: Object, delete: bool) -> str:
-        owners = list(claim["metadata"].get("ownerReferences") or ())
-        wanted = [owner for owner in owners if owner.get("uid") != cluster.metadata.uid]
-        wanted += [claim_owner(cluster)] if delete else []
-        if wanted == owners:
-            return ""
-        patch = {"metadata": {"ownerReferences": wanted}}
-        await self._objects.patch("PersistentVolumeClaim", claim, patch, "ClaimNotOwned")
-        return f"{'delete' if delete else 'keep'} {name_of(claim)} when the BrokerCluster is deleted"
+                delete = volume.storage.delete_claim
+                await ensured.attempt(self._objects.own_claim(cluster, claim, delete=delete))
 
     def _volume_findings(self, cluster: BrokerCluster) -> list[Finding]:
         return volumes.finding_of(
@@ -766,11 +758,14 @@ class KubernetesPlatform:
         stale = running != launch.config_hash or fenced or self._has_moved(cluster, broker)
         stale = stale or _restart_asked(pod)
         replaced = _replaced(pod, running or observing.UNKNOWN_HASH, settings) if pod and stale else None
-        await self._objects.ensure(self._config(cluster, broker, launch, replaced))
         if naming.is_of_pool(broker):
-            await self._objects.ensure(self._broker_set_manifest(cluster, broker, launch, min(1, replicas)))
+            manifest = self._broker_set_manifest(cluster, broker, launch, min(1, replicas))
         else:
-            await self._apply_set(cluster, launch, replicas)
+            manifest = self._set_manifest(cluster, launch, replicas)
+        if pod is None or stale:
+            await self._objects.check_pod(manifest, naming.broker_pod(self._name, broker))
+        await self._objects.ensure(self._config(cluster, broker, launch, replaced))
+        await self._objects.ensure(manifest)
         if pod is not None and stale:
             await self._objects.delete_pod(pod)
 
