@@ -2,6 +2,7 @@
 #
 #   FLAVOUR=java    (the default) with Java and ZooKeeper's server, for ensembles that the operator runs
 #   FLAVOUR=plain   without
+#   FLAVOUR=connect with Java and Apache Kafka Connect: workers of ConnectClusters
 #   FLAVOUR=spark   with Java, Spark and its connectors in their place: pipelines' drivers and executors
 #
 # BASE_IMAGE lets it build where no registry is: any Debian with Python 3.11 or later.
@@ -24,6 +25,19 @@ RUN python3 -m venv /tmp/tools && /tmp/tools/bin/pip install --no-cache-dir --qu
  && /opt/ottla/bin/pip install --no-cache-dir --quiet --no-deps /tmp/wheel/*.whl \
  && /opt/ottla/bin/python -m compileall -q -j 0 /opt/ottla/lib
 
+# Of Maven's: Kafka Connect with MirrorMaker's connectors, and the exporter of its metrics. The file connectors are not in
+# the plugin path: who may create one of them may read the worker's files.
+FROM ${BASE_IMAGE} AS connect
+ARG FLAVOUR=java
+COPY connect/pom.xml connect/files.xml /build/
+RUN mkdir -p /opt/connect/libs /opt/connect/plugins /opt/connect/file \
+ && if [ "$FLAVOUR" = connect ]; then \
+      mkdir -p /usr/share/man/man1 && apt-get update && apt-get install -y --no-install-recommends maven \
+   && mvn -q -B -f /build/pom.xml dependency:copy-dependencies -DoutputDirectory=/opt/connect/libs \
+   && mv /opt/connect/libs/jmx_prometheus_javaagent-*.jar /opt/connect/jmx_prometheus_javaagent.jar \
+   && mvn -q -B -f /build/files.xml dependency:copy-dependencies -DoutputDirectory=/opt/connect/file; \
+    fi
+
 FROM ${BASE_IMAGE}
 ARG FLAVOUR=java
 # Of Debian's ZooKeeper, only what its server needs of the jars beside it.
@@ -35,7 +49,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends tini \
         for found in /usr/share/java/$jar.jar; do [ ! -e "$found" ] || ln -s "$found" /opt/zookeeper/; done; \
       done; \
     fi \
- && if [ "$FLAVOUR" = spark ]; then \
+ && if [ "$FLAVOUR" = spark ] || [ "$FLAVOUR" = connect ]; then \
       mkdir -p /usr/share/man/man1 \
    && apt-get install -y --no-install-recommends openjdk-17-jre-headless; \
     fi \
@@ -43,6 +57,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends tini \
  && useradd --uid 10001 --user-group --no-create-home --home-dir /var/lib/ottla ottla \
  && install -d -o 10001 -g 10001 /var/lib/ottla /run/ottla
 COPY --from=build /opt/ottla /opt/ottla
+COPY --from=connect /opt/connect /opt/connect
 ENV PATH=/opt/ottla/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 OTTLA_ZOOKEEPER_JARS=/opt/zookeeper
 # Of Maven's, by Ivy, as `make setup` gets them: among Spark's own jars nobody has to fetch or to ship them again.
 RUN [ "$FLAVOUR" != spark ] || { \

@@ -35,6 +35,8 @@ from ottla_operator.resources import (
     AnyResource,
     BrokerCluster,
     BrokerPool,
+    ConnectCluster,
+    Connector,
     ConsumerGroup,
     Pipeline,
     Quota,
@@ -65,7 +67,7 @@ class Reconciler:
 
     async def reconcile(self) -> ReconcileResult:
         """Reconcile all resources of the store once."""
-        resources = await self._environment.store.resources()
+        resources = _without_connect(await self._environment.store.resources())
         clusters = sorted(
             (r for r in resources if isinstance(r, BrokerCluster)), key=lambda c: c.metadata.age_key
         )
@@ -329,7 +331,7 @@ class Reconciler:
 
     def _without_cluster(
         self,
-        resources: Iterable[AnyResource],
+        resources: Iterable[ClusterResource],
         leaving: BrokerCluster | None,
         drivers: Mapping[str, DriverInstance],
         not_run: Collection[str] = (),
@@ -352,6 +354,14 @@ class Reconciler:
             findings = (no("Ready", "ClusterNotFound", f"BrokerCluster {name} {problem}"),)
             planned.append(ResourcePlan(resource, findings, resource.status, (), resource.metadata.deleting))
         return planned
+
+
+ClusterResource = BrokerCluster | BrokerPool | Topic | Quota | ConsumerGroup | User | Pipeline
+
+
+def _without_connect(resources: Iterable[AnyResource]) -> list[ClusterResource]:
+    """`reconcile_connect` reconciles those of Kafka Connect."""
+    return [resource for resource in resources if not isinstance(resource, ConnectCluster | Connector)]
 
 
 def _one_cluster_only(other: BrokerCluster, cluster: BrokerCluster) -> ResourcePlan[Status]:

@@ -17,13 +17,17 @@ from ottla_operator.planning.observed import Observed
 from ottla_operator.planning.pipeline_config import DriverLaunch
 from ottla_operator.planning.revision import PerBroker, Revision
 from ottla_operator.planning.steps import (
+    ChangeConnectorState,
+    DeleteConnector,
     DeleteSecret,
     EnsureZooKeeper,
     PutCertificate,
+    PutConnector,
     PutPassword,
     RemoveBroker,
     ReplaceBroker,
     ResourcePlan,
+    RestartConnector,
     StartBroker,
     StartDriver,
     Step,
@@ -32,7 +36,7 @@ from ottla_operator.planning.steps import (
     StopZooKeeper,
 )
 from ottla_operator.planning.users import jaas_config
-from ottla_operator.platform.interfaces import BrokerLaunch, Ensured, Environment, StepFailed
+from ottla_operator.platform.interfaces import BrokerLaunch, Ensured, Environment, Recorder, StepFailed, Store
 from ottla_operator.resources import AnyResource, BrokerCluster, BrokerClusterStatus, Pipeline
 from ottla_operator.resources.common import Status
 from ottla_operator.resources.loading import invalid_finding
@@ -71,119 +75,20 @@ class ReconcileResult:
         return not self.steps
 
 
-class StepExecutor:
-    """Executes the plans of one reconciliation through the interfaces of `platform.interfaces`."""
+class StepRunner:
+    """Executes the steps of a plan and writes its status, for resources of all kinds."""
 
-    def __init__(self, environment: Environment) -> None:
-        self._drivers = environment.drivers
-        self._platform = environment.platform
-        self._kafka = environment.kafka
-        self._secrets = environment.secrets
-        self._store = environment.store
-        self._clock_ms = environment.clock_ms
-        self._random_bytes = environment.random_bytes
-        self._recorder = environment.recorder
-
-    async def execute(
-        self,
-        planned: ResourcePlan[Status],
-        cluster: BrokerCluster,
-        targets: PerBroker[Revision],
-        result: ReconcileResult,
-        ensured: Ensured,
-    ) -> None:
-        """Execute a resource's steps and write its status. `ensured`: the result of its `ensure_children`."""
-        metadata, failures = planned.resource.metadata, ensured.failures
-        planned = replace(planned, findings=(*planned.findings, *ensured.findings))
-        if metadata.acted_upon:
-
-            async def run_step(step: Step) -> None:
-                await self._execute_step(planned.resource, step, cluster, targets)
-
-            failures = failures + await self._execute_all(planned, run_step, result)
-            if planned.status_when_done is not None and not failures:
-                planned = replace(planned, status=planned.status_when_done)
-        await self.finish(planned, failures, result)
-
-    async def execute_driver_steps(
-        self, planned: ResourcePlan[Status], pipeline: Pipeline, result: ReconcileResult
-    ) -> None:
-        """Execute a Pipeline's steps and write its status; this works without a cluster."""
-        metadata, failures = pipeline.metadata, list[StepFailed]()
-        if metadata.acted_upon:
-            if planned.launch is not None and not any(isinstance(s, StartDriver) for s in planned.steps):
-                ensured = await self._ensure_driver_children(pipeline, planned.launch, result)
-                failures = ensured.failures
-                planned = replace(planned, findings=(*planned.findings, *ensured.findings))
-
-            async def run_step(step: Step) -> None:
-                match step:
-                    case StartDriver():
-                        assert planned.launch is not None, "a driver is started with a launch configuration"
-                        await self._drivers.start(pipeline, planned.launch)
-                    case StopDriver():
-                        await self._drivers.stop(pipeline, planned.launch if step.again else None)
-                    case _:
-                        raise AssertionError(f"{step} is not a step of a driver")
-
-            if not failures:
-                failures = await self._execute_all(planned, run_step, result)
-        await self.finish(planned, failures, result)
-
-    async def _ensure_driver_children(
-        self, pipeline: Pipeline, launch: DriverLaunch, result: ReconcileResult
-    ) -> Ensured:
-        try:
-            ensured = await self._drivers.ensure_children(pipeline, launch)
-        except StepFailed as failure:
-            ensured = Ensured(failures=[failure])
-        self._record_ensured(pipeline, "Kept", ensured, result)
-        return ensured
-
-    async def ensure_children(
-        self,
-        cluster: BrokerCluster,
-        targets: PerBroker[Revision],
-        observed: Observed,
-        result: ReconcileResult,
-        *,
-        hold_servers: bool = False,
-    ) -> Ensured:
-        """Create and repair the objects around the brokers, unless the resource is paused, unmanaged or
-        deleted."""
-        metadata = cluster.metadata
-        if metadata.deleting or not metadata.acted_upon:
-            return Ensured()
-        lagging = any(partition.under_replicated for partition in observed.kafka.partitions())
-        try:
-            ensured = await self._platform.ensure_children(
-                cluster, launches_of(targets), under_replicated=lagging, hold_servers=hold_servers
-            )
-        except StepFailed as failure:
-            ensured = Ensured(failures=[failure])
-        self._record_ensured(cluster, "Applied", ensured, result)
-        return ensured
-
-    def _record_ensured(
-        self, resource: BrokerCluster | Pipeline, reason: str, ensured: Ensured, result: ReconcileResult
-    ) -> None:
-        """Record Events: for each change, each failure, and each finding with a new message."""
-        result.steps += ensured.steps
-        for what in ensured.steps:
-            self.record(resource, reason, what)
-        for failure in ensured.failures:
-            self.record(resource, failure.reason, failure.message, warning=True)
-        for finding in ensured.findings:
-            known = find(resource.status.conditions, finding.type)
-            if known is None or known.message != finding.message:
-                self.record(resource, finding.reason, finding.message, warning=True)
+    def __init__(self, store: Store, clock_ms: Callable[[], int], recorder: Recorder | None) -> None:
+        self._store = store
+        self._clock_ms = clock_ms
+        self._recorder = recorder
 
     def record(self, resource: AnyResource, reason: str, message: str, *, warning: bool = False) -> None:
         """Record an Event about a resource."""
         if self._recorder is not None:
             self._recorder.record(resource, reason, message, warning=warning)
 
-    async def _execute_all(
+    async def execute_all(
         self,
         planned: ResourcePlan[Status],
         run_step: Callable[[Step], Awaitable[None]],
@@ -205,45 +110,12 @@ class StepExecutor:
             result.steps.append(str(step))
         return failures
 
-    async def _execute_step(
-        self, resource: AnyResource, step: Step, cluster: BrokerCluster, targets: PerBroker[Revision]
-    ) -> None:
-        match step:
-            case EnsureZooKeeper():
-                await self._platform.ensure_zookeeper(cluster)
-            case StopZooKeeper():
-                await self._platform.stop_zookeeper(cluster)
-            case StartBroker():
-                launch = launch_of(targets.of(step.broker)) if step.on_target else None
-                await self._platform.start_broker(cluster, step.broker, launch)
-            case StopBroker():
-                after = launch_of(targets.of(step.broker)) if step.bounce else None
-                await self._platform.stop_broker(cluster, step.broker, after)
-            case ReplaceBroker():
-                await self._platform.replace_broker(cluster, step.broker)
-            case RemoveBroker():
-                await self._platform.remove_broker(cluster, step.broker, delete_volume=step.delete_volume)
-            case PutPassword():
-                await self._secrets.put(resource, step.secret, _password_data(step, self._random_bytes))
-            case PutCertificate():
-                data = _certificate_data(step, self._clock_ms(), self._random_bytes)
-                await self._secrets.put(resource, step.secret, data)
-            case DeleteSecret():
-                await self._secrets.delete(resource, step.secret)
-            case StartDriver() | StopDriver():
-                raise AssertionError(f"{step} belongs to a Pipeline")
-            case _:
-                await self._kafka.execute(step)
-
     async def finish(
         self, planned: ResourcePlan[Status], failures: Sequence[StepFailed], result: ReconcileResult
     ) -> None:
         """Write the status, or remove the finalizer of a resource whose deletion is complete."""
         resource = planned.resource
         if planned.deletion_complete and resource.metadata.deleting:
-            await self._secrets.release(resource)
-            if isinstance(resource, Pipeline):
-                await self._drivers.remove(resource)
             await self._store.release(resource)
             result.steps.append(f"{resource.key} is deleted")
             return
@@ -304,6 +176,160 @@ class StepExecutor:
                 result.converged = False
         if status != resource.status:
             await self._store.update_status(resource, status)
+
+
+class StepExecutor:
+    """Executes the plans of one reconciliation through the interfaces of `platform.interfaces`."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._drivers = environment.drivers
+        self._platform = environment.platform
+        self._kafka = environment.kafka
+        self._secrets = environment.secrets
+        self._clock_ms = environment.clock_ms
+        self._random_bytes = environment.random_bytes
+        self._runner = StepRunner(environment.store, environment.clock_ms, environment.recorder)
+
+    async def execute(
+        self,
+        planned: ResourcePlan[Status],
+        cluster: BrokerCluster,
+        targets: PerBroker[Revision],
+        result: ReconcileResult,
+        ensured: Ensured,
+    ) -> None:
+        """Execute a resource's steps and write its status. `ensured`: the result of its `ensure_children`."""
+        metadata, failures = planned.resource.metadata, ensured.failures
+        planned = replace(planned, findings=(*planned.findings, *ensured.findings))
+        if metadata.acted_upon:
+
+            async def run_step(step: Step) -> None:
+                await self._execute_step(planned.resource, step, cluster, targets)
+
+            failures = failures + await self._runner.execute_all(planned, run_step, result)
+            if planned.status_when_done is not None and not failures:
+                planned = replace(planned, status=planned.status_when_done)
+        await self.finish(planned, failures, result)
+
+    async def execute_driver_steps(
+        self, planned: ResourcePlan[Status], pipeline: Pipeline, result: ReconcileResult
+    ) -> None:
+        """Execute a Pipeline's steps and write its status; this works without a cluster."""
+        metadata, failures = pipeline.metadata, list[StepFailed]()
+        if metadata.acted_upon:
+            if planned.launch is not None and not any(isinstance(s, StartDriver) for s in planned.steps):
+                ensured = await self._ensure_driver_children(pipeline, planned.launch, result)
+                failures = ensured.failures
+                planned = replace(planned, findings=(*planned.findings, *ensured.findings))
+
+            async def run_step(step: Step) -> None:
+                match step:
+                    case StartDriver():
+                        assert planned.launch is not None, "a driver is started with a launch configuration"
+                        await self._drivers.start(pipeline, planned.launch)
+                    case StopDriver():
+                        await self._drivers.stop(pipeline, planned.launch if step.again else None)
+                    case _:
+                        raise AssertionError(f"{step} is not a step of a driver")
+
+            if not failures:
+                failures = await self._runner.execute_all(planned, run_step, result)
+        await self.finish(planned, failures, result)
+
+    async def _ensure_driver_children(
+        self, pipeline: Pipeline, launch: DriverLaunch, result: ReconcileResult
+    ) -> Ensured:
+        try:
+            ensured = await self._drivers.ensure_children(pipeline, launch)
+        except StepFailed as failure:
+            ensured = Ensured(failures=[failure])
+        self._record_ensured(pipeline, "Kept", ensured, result)
+        return ensured
+
+    async def ensure_children(
+        self,
+        cluster: BrokerCluster,
+        targets: PerBroker[Revision],
+        observed: Observed,
+        result: ReconcileResult,
+        *,
+        hold_servers: bool = False,
+    ) -> Ensured:
+        """Create and repair the objects around the brokers, unless the resource is paused, unmanaged or
+        deleted."""
+        metadata = cluster.metadata
+        if metadata.deleting or not metadata.acted_upon:
+            return Ensured()
+        lagging = any(partition.under_replicated for partition in observed.kafka.partitions())
+        try:
+            ensured = await self._platform.ensure_children(
+                cluster, launches_of(targets), under_replicated=lagging, hold_servers=hold_servers
+            )
+        except StepFailed as failure:
+            ensured = Ensured(failures=[failure])
+        self._record_ensured(cluster, "Applied", ensured, result)
+        return ensured
+
+    def _record_ensured(
+        self, resource: BrokerCluster | Pipeline, reason: str, ensured: Ensured, result: ReconcileResult
+    ) -> None:
+        """Record Events: for each change, each failure, and each finding with a new message."""
+        result.steps += ensured.steps
+        for what in ensured.steps:
+            self.record(resource, reason, what)
+        for failure in ensured.failures:
+            self.record(resource, failure.reason, failure.message, warning=True)
+        for finding in ensured.findings:
+            known = find(resource.status.conditions, finding.type)
+            if known is None or known.message != finding.message:
+                self.record(resource, finding.reason, finding.message, warning=True)
+
+    def record(self, resource: AnyResource, reason: str, message: str, *, warning: bool = False) -> None:
+        """Record an Event about a resource."""
+        self._runner.record(resource, reason, message, warning=warning)
+
+    async def _execute_step(
+        self, resource: AnyResource, step: Step, cluster: BrokerCluster, targets: PerBroker[Revision]
+    ) -> None:
+        match step:
+            case EnsureZooKeeper():
+                await self._platform.ensure_zookeeper(cluster)
+            case StopZooKeeper():
+                await self._platform.stop_zookeeper(cluster)
+            case StartBroker():
+                launch = launch_of(targets.of(step.broker)) if step.on_target else None
+                await self._platform.start_broker(cluster, step.broker, launch)
+            case StopBroker():
+                after = launch_of(targets.of(step.broker)) if step.bounce else None
+                await self._platform.stop_broker(cluster, step.broker, after)
+            case ReplaceBroker():
+                await self._platform.replace_broker(cluster, step.broker)
+            case RemoveBroker():
+                await self._platform.remove_broker(cluster, step.broker, delete_volume=step.delete_volume)
+            case PutPassword():
+                await self._secrets.put(resource, step.secret, _password_data(step, self._random_bytes))
+            case PutCertificate():
+                data = _certificate_data(step, self._clock_ms(), self._random_bytes)
+                await self._secrets.put(resource, step.secret, data)
+            case DeleteSecret():
+                await self._secrets.delete(resource, step.secret)
+            case StartDriver() | StopDriver():
+                raise AssertionError(f"{step} belongs to a Pipeline")
+            case PutConnector() | ChangeConnectorState() | RestartConnector() | DeleteConnector():
+                raise AssertionError(f"{step} belongs to a Connector")
+            case _:
+                await self._kafka.execute(step)
+
+    async def finish(
+        self, planned: ResourcePlan[Status], failures: Sequence[StepFailed], result: ReconcileResult
+    ) -> None:
+        """Write the status, or remove the finalizer of a resource whose deletion is complete."""
+        resource = planned.resource
+        if planned.deletion_complete and resource.metadata.deleting:
+            await self._secrets.release(resource)
+            if isinstance(resource, Pipeline):
+                await self._drivers.remove(resource)
+        await self._runner.finish(planned, failures, result)
 
 
 def launch_of(target: Revision) -> BrokerLaunch:

@@ -116,6 +116,13 @@ def pipeline(only_webhook: str = "", name: str = "demo", **spec: Any) -> Case:
     return Case("Pipeline", {**PIPELINE, **spec}, only_webhook, name)
 
 
+def connect(only_webhook: str = "", name: str = "demo", **spec: Any) -> Case:
+    given = {"bootstrapServers": "x:9092", **spec}
+    kept = {field: value for field, value in given.items() if value is not None}
+    return Case("ConnectCluster", kept, only_webhook, name)
+
+
+PAIR: Final = {"certificateAndKey": {"secretName": "x"}}
 CERTIFICATE: Final = {"brokerCertChainAndKey": {"secretName": "own"}}
 ISSUER: Final = {"issuerRef": {"name": "ours"}}
 SECRET: Final = {
@@ -273,6 +280,21 @@ CASES: Final = (
     pipeline(NO_SCHEMA, driver={"resources": {"limits": 1}}),
     pipeline(NO_SCHEMA, driver={"resources": {"limits": {"memory": "1Mi"}}}),
     pipeline(storage={"size": "big"}),
+    connect(name="a" * 41),
+    connect(name="with.dot"),
+    connect(clusterRef={"name": "demo"}),
+    connect(bootstrapServers=None, replicas=1),
+    connect(user="x"),
+    connect(bootstrapServers=None, clusterRef={"name": "demo"}, tls={}),
+    connect(authentication={"type": "tls"}),
+    connect(authentication={"type": "plain", "username": "x", "passwordSecret": {"secretName": "x"}, **PAIR}),
+    connect(SETTINGS, config={"group.id": "x", "rest.port": 1}),
+    connect(template={"pod": {"spec": {"containers": [{"name": "broker"}]}}}),
+    Case(
+        "Connector",
+        {"connectRef": {"name": "demo"}, "class": "X", "config": {"tasks.max": 1}},
+        SETTINGS,
+    ),
     Case("Topic", {**REF, "topicName": ".."}),
     Case("Topic", {**REF, "topicName": "__x"}),
     Case("Topic", REF, name="a" * 250),

@@ -536,7 +536,10 @@ def test_a_status_in_a_file_is_ignored_and_another_top_level_field_is_not(tmp_pa
 
 def test_the_samples_are_valid() -> None:
     samples = REPOSITORY / "manifests" / "samples"
-    loaded = [load_folder(samples / name) for name in ("", "secured", "certificates", "pipelines", "pools")]
+    loaded = [
+        load_folder(samples / name)
+        for name in ("", "secured", "certificates", "pipelines", "pools", "connect")
+    ]
     assert not [error for folder in loaded for error in folder.errors]
     documents = [document for folder in loaded for document in folder.documents]
     assert {d.kind for d in documents} == set(KINDS)
@@ -638,5 +641,5 @@ def test_the_cluster_has_a_scale_subresource_and_topics_their_rules() -> None:
 def test_the_files_are_named_after_the_plurals() -> None:
     assert {path.name for path in files(Path("x"), Path("y"))} == {
         *("brokerclusters.yaml", "topics.yaml", "quotas.yaml", "consumergroups.yaml", "users.yaml"),
-        *("brokerpools.yaml", "pipelines.yaml"),
+        *("brokerpools.yaml", "pipelines.yaml", "connectclusters.yaml", "connectors.yaml"),
     }

@@ -36,7 +36,16 @@ app.kubernetes.io/instance: {{ .Release.Name }}
        finalizers that nobody may take off would hold it for ever. */ -}}
 {{- define "ottla.own" -}}
 - apiGroups: [ottla.dev]
-  resources: [brokerclusters, brokerpools, topics, users, quotas, consumergroups, pipelines]
+  resources:
+    - brokerclusters
+    - brokerpools
+    - topics
+    - users
+    - quotas
+    - consumergroups
+    - pipelines
+    - connectclusters
+    - connectors
   verbs: [get, list, watch, patch, update]
 - apiGroups: [ottla.dev]
   resources:
@@ -47,6 +56,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
     - quotas/status
     - consumergroups/status
     - pipelines/status
+    - connectclusters/status
+    - connectors/status
   verbs: [get, patch, update]
 - apiGroups: [ottla.dev]
   resources:
@@ -57,6 +68,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
     - quotas/finalizers
     - consumergroups/finalizers
     - pipelines/finalizers
+    - connectclusters/finalizers
+    - connectors/finalizers
   verbs: [update]
 {{- end }}
 

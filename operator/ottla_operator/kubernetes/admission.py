@@ -20,7 +20,18 @@ from ottla_operator.kubernetes.api import Api, ApiError, NotFound, Object
 from ottla_operator.kubernetes.handlers import settings
 from ottla_operator.kubernetes.store import problems_on_kubernetes
 from ottla_operator.kubernetes.webhook_certificate import WebhookCertificate
-from ottla_operator.resources import KINDS, AnyResource, BrokerCluster, Pipeline, Problem, Quota, Topic, User
+from ottla_operator.resources import (
+    KINDS,
+    AnyResource,
+    BrokerCluster,
+    ConnectCluster,
+    Connector,
+    Pipeline,
+    Problem,
+    Quota,
+    Topic,
+    User,
+)
 from ottla_operator.resources.common import GROUP, VERSION
 from ottla_operator.resources.loading import parse_resource
 
@@ -120,17 +131,12 @@ class Reviewer:
         return Review(found.resource, (), tuple(warnings[:_WARNINGS_MAX]))
 
     async def _of_others(self, resource: AnyResource, namespace: str, new: Object) -> Any:
-        if isinstance(resource, BrokerCluster):
-            return
-        kind, cluster = resource.kind, resource.spec.cluster_ref.name
-        if not await self._exists(BrokerCluster.definition.kind, namespace, cluster):
-            yield (
-                f"spec.clusterRef.name: there is no BrokerCluster {cluster} in namespace {namespace}: the "
-                f"{kind} waits for it"
-            )
-        user = resource.spec.user if isinstance(resource, Pipeline) else None
-        if user is not None and not await self._exists(User.definition.kind, namespace, user):
-            yield f"spec.user: there is no User {user} in namespace {namespace}: the Pipeline waits for it"
+        kind = resource.kind
+        for path, referred, name in _references(resource):
+            if not await self._exists(referred, namespace, name):
+                yield (
+                    f"{path}: there is no {referred} {name} in namespace {namespace}: the {kind} waits for it"
+                )
         claim = claim_of(kind, new)
         if not claim:
             return
@@ -152,9 +158,22 @@ class Reviewer:
         return items
 
 
+def _references(resource: AnyResource) -> Iterator[tuple[str, str, str]]:
+    """(path, kind, name) of the resources that this one waits for."""
+    if isinstance(resource, BrokerCluster):
+        return
+    if isinstance(resource, Connector):
+        yield "spec.connectRef.name", ConnectCluster.definition.kind, resource.spec.connect_ref.name
+        return
+    if resource.spec.cluster_ref is not None:
+        yield "spec.clusterRef.name", BrokerCluster.definition.kind, resource.spec.cluster_ref.name
+    if isinstance(resource, Pipeline | ConnectCluster) and resource.spec.user is not None:
+        yield "spec.user", User.definition.kind, resource.spec.user
+
+
 def _claimants(items: list[Object], claim: str, resource: AnyResource) -> Iterator[str]:
     """The names of the other objects with the claim in the same cluster, one at most."""
-    assert not isinstance(resource, BrokerCluster)
+    assert not isinstance(resource, BrokerCluster | ConnectCluster | Connector), "they claim nothing"
     for item in items:
         name = str(item["metadata"]["name"])
         same = _cluster_of(item) == resource.spec.cluster_ref.name and claim_of(resource.kind, item) == claim

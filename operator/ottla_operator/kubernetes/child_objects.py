@@ -67,15 +67,22 @@ _IMMUTABLE: Final = ("immutable", "cannot change roleRef", "updates to statefuls
 
 
 class ChildObjects:
-    """The objects with a cluster's label in its namespace. `component`: only those of that component."""
+    """The objects with a cluster's label in its namespace. `component`: only those of that component.
+    `selector`: other objects than those of a cluster."""
 
     def __init__(
-        self, api: Api, namespace: str, cluster: str, clock_ms: Callable[[], int], component: str = ""
+        self,
+        api: Api,
+        namespace: str,
+        cluster: str,
+        clock_ms: Callable[[], int],
+        component: str = "",
+        selector: str = "",
     ) -> None:
         self._api = api
         self._clock_ms = clock_ms
         self.namespace = namespace
-        self._selector = f"{naming.CLUSTER_LABEL}={cluster}"
+        self._selector = selector or f"{naming.CLUSTER_LABEL}={cluster}"
         if component:
             self._selector += f",{naming.COMPONENT_LABEL}={component}"
         self.listed = Listed()

@@ -120,8 +120,8 @@ def operator(
 ) -> None:
     """Run the operator on Kubernetes, for the custom resources of ottla.dev.
 
-    Environment: OTTLA_BROKER_IMAGE, OTTLA_ZOOKEEPER_IMAGE, OTTLA_PIPELINE_IMAGE and OTTLA_IMAGE_PULL_POLICY
-    for the images; OTTLA_DRIVER_ROLE for the ClusterRole of pipelines' drivers.
+    Environment: OTTLA_BROKER_IMAGE, OTTLA_ZOOKEEPER_IMAGE, OTTLA_PIPELINE_IMAGE, OTTLA_CONNECT_IMAGE and
+    OTTLA_IMAGE_PULL_POLICY for the images; OTTLA_DRIVER_ROLE for the ClusterRole of pipelines' drivers.
     """
     logs.configure(log_level)
     for noisy in ("kopf", "aiohttp.access", "urllib3"):
@@ -167,6 +167,7 @@ def images_from(environment: dict[str, str]) -> Images:
         broker=broker,
         zookeeper=environment.get("OTTLA_ZOOKEEPER_IMAGE") or broker,
         pipeline=environment.get("OTTLA_PIPELINE_IMAGE") or default.pipeline,
+        connect=environment.get("OTTLA_CONNECT_IMAGE") or default.connect,
         driver_role=environment.get("OTTLA_DRIVER_ROLE") or default.driver_role,
         pull_policy=environment.get("OTTLA_IMAGE_PULL_POLICY") or default.pull_policy,
         operator_namespace=_own_namespace(),

@@ -1,4 +1,5 @@
-"""The controller: a worker for each (namespace, cluster) reconciles it on events and on a timer.
+"""The controller: a worker for each (namespace, cluster) reconciles it on events and on a timer; so does one
+for each ConnectCluster.
 
 `kubernetes.handlers` enqueue clusters on events. A worker acts on what it observes, never on the content of
 an event, so events may be lost, duplicated and late. A periodic resync finds clusters without events: watches
@@ -13,24 +14,28 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from ottla_operator.kubernetes.api import Api, ApiError, Forbidden
+from ottla_operator.kubernetes.connect_workers import KubernetesWorkers
 from ottla_operator.kubernetes.drivers import KubernetesDrivers
 from ottla_operator.kubernetes.events import EventRecorder
 from ottla_operator.kubernetes.handlers import cluster_of
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.metrics import Metrics
+from ottla_operator.kubernetes.naming import connect_of
 from ottla_operator.kubernetes.platform import KubernetesPlatform
 from ottla_operator.kubernetes.release import release_unwatched
 from ottla_operator.kubernetes.roll_gate import Key, RollQueue
 from ottla_operator.kubernetes.secrets import KubernetesSecrets
 from ottla_operator.kubernetes.store import KubernetesStore
 from ottla_operator.platform.backups import BackupRunner
+from ottla_operator.platform.connect import ConnectRest
 from ottla_operator.platform.interfaces import Environment
 from ottla_operator.platform.kafka import KafkaAdmin
 from ottla_operator.platform.loads import LoadMonitor, metrics_over_http
 from ottla_operator.reconcile import Reconciler
+from ottla_operator.reconcile_connect import ConnectEnvironment, ConnectReconciler
 from ottla_operator.resources import KINDS
 from ottla_operator.step_executor import ReconcileResult
 
@@ -46,6 +51,12 @@ _RECONCILES_MAX: Final = 16
 
 # The API server may be unavailable for some time; a restart of the operator would not help.
 _RESYNC_OVERDUE_S: Final = 600.0
+
+
+class Reconciles(Protocol):
+    """Reconciles the resources of one worker once."""
+
+    async def reconcile(self) -> ReconcileResult: ...
 
 
 @dataclass(slots=True)
@@ -198,6 +209,12 @@ class Controller:
     async def _work(self, key: Key, worker: _Worker) -> None:
         namespace, cluster = key
         store = KubernetesStore(self._api, self._images, namespace, cluster, self._clock_ms, self._recorder)
+        connect = connect_of(cluster)
+        if connect:
+            workers = KubernetesWorkers(self._api, self._images, namespace, connect, self._clock_ms)
+            environment = ConnectEnvironment(store, workers, ConnectRest(), self._clock_ms, self._recorder)
+            await self._repeat(key, worker, ConnectReconciler(environment), store, lambda: None)
+            return
         platform = KubernetesPlatform(self._api, self._images, namespace, cluster, self._clock_ms)
         kafka = KafkaAdmin(platform.client_properties)
         secrets = KubernetesSecrets(self._api, namespace, cluster)
@@ -218,14 +235,34 @@ class Controller:
                 gate=self._rolls.gate_of(key),
             )
         )
+
+        def reconciled() -> None:
+            self._rolls.observed(key)
+            self._metrics.export_certificate_expiry(namespace, cluster, platform.authority_ends())
+
+        try:
+            await self._repeat(key, worker, reconciler, store, reconciled)
+        finally:
+            self._rolls.forget(key)
+            await kafka.close()
+
+    async def _repeat(
+        self,
+        key: Key,
+        worker: _Worker,
+        reconciler: Reconciles,
+        store: KubernetesStore,
+        reconciled: Callable[[], None],
+    ) -> None:
+        """Reconcile on events and on a timer, until no resource is left. `reconciled`: called after each
+        reconciliation."""
         failures = 0
         steps: list[str] = []
         try:
             while True:
                 worker.wake.clear()
                 result = await self._reconcile(key, worker, reconciler, store)
-                self._rolls.observed(key)
-                self._metrics.export_certificate_expiry(namespace, cluster, platform.authority_ends())
+                reconciled()
                 failures = 0 if result is not None else failures + 1
                 if result is not None and not store.resource_count and not worker.wake.is_set():
                     return
@@ -234,12 +271,10 @@ class Controller:
                 await asyncio.sleep(_EVENT_BATCH_S)
         finally:
             del self._workers[key]
-            self._rolls.forget(key)
-            self._metrics.remove_cluster(namespace, cluster)
-            await kafka.close()
+            self._metrics.remove_cluster(*key)
 
     async def _reconcile(
-        self, key: Key, worker: _Worker, reconciler: Reconciler, store: KubernetesStore
+        self, key: Key, worker: _Worker, reconciler: Reconciles, store: KubernetesStore
     ) -> ReconcileResult | None:
         """Reconcile one cluster and record metrics; None when it failed."""
         async with self._reconciles:
@@ -275,7 +310,7 @@ class Controller:
         return min(pause_s, max(due_s, 0.0))
 
 
-async def reconcile(reconciler: Reconciler, store: KubernetesStore) -> ReconcileResult:
+async def reconcile(reconciler: Reconciles, store: KubernetesStore) -> ReconcileResult:
     """Reconcile once. Without permission to observe the cluster, release resources that are being deleted."""
     try:
         return await reconciler.reconcile()

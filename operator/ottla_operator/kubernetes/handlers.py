@@ -13,8 +13,14 @@ from typing import Any, Final
 
 import kopf
 
-from ottla_operator.kubernetes.naming import CLUSTER_LABEL, MANAGED_BY, MANAGER
-from ottla_operator.resources import KINDS, BrokerCluster
+from ottla_operator.kubernetes.naming import (
+    CLUSTER_LABEL,
+    CONNECT_LABEL,
+    MANAGED_BY,
+    MANAGER,
+    connect_key,
+)
+from ottla_operator.resources import KINDS, BrokerCluster, ConnectCluster, Connector
 from ottla_operator.resources.common import GROUP, VERSION
 
 Enqueue = Callable[[str, str], None]
@@ -54,7 +60,8 @@ def registry_for(enqueue: Enqueue) -> kopf.OperatorRegistry:
             enqueue(namespace, cluster)
 
     async def child_changed(labels: Any, namespace: str | None, **_: Any) -> None:
-        cluster = labels.get(CLUSTER_LABEL)
+        connect = labels.get(CONNECT_LABEL)
+        cluster = connect_key(connect) if connect else labels.get(CLUSTER_LABEL)
         if namespace and cluster:
             enqueue(namespace, cluster)
 
@@ -68,10 +75,17 @@ def registry_for(enqueue: Enqueue) -> kopf.OperatorRegistry:
 
 
 def cluster_of(body: Any) -> str:
-    """The name of the BrokerCluster that a custom resource is, or refers to; "" when there is none."""
-    if body.get("kind") == BrokerCluster.definition.kind:
+    """The BrokerCluster that a custom resource is, or refers to, or the key of its ConnectCluster; "" when
+    there is none."""
+    kind, spec = body.get("kind"), body.get("spec") or {}
+    if kind == BrokerCluster.definition.kind:
         return str(body["metadata"]["name"])
-    reference = (body.get("spec") or {}).get("clusterRef") or {}
+    if kind == ConnectCluster.definition.kind:
+        return connect_key(body["metadata"]["name"])
+    if kind == Connector.definition.kind:
+        name = (spec.get("connectRef") or {}).get("name")
+        return connect_key(name) if name else ""
+    reference = spec.get("clusterRef") or {}
     return str(reference.get("name") or "")
 
 

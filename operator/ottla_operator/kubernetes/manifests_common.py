@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ottla_operator.kubernetes import naming
-from ottla_operator.resources import API_VERSION, BrokerCluster, Pipeline
+from ottla_operator.resources import API_VERSION, BrokerCluster, ConnectCluster, Pipeline
 from ottla_operator.resources.common import parse_quantity
 from ottla_operator.resources.pods import MAIN_CONTAINERS, PodTemplate
 
@@ -43,6 +43,8 @@ class Images:
     """NAMESPACE/NAME of the operator's Deployment; "" outside of Kubernetes."""
     operator_namespace: str = ""
     """The namespace of the operator's pod; "" outside of Kubernetes."""
+    connect: str = "ottla-connect:dev"
+    """The default image of workers of Kafka Connect."""
 
 
 def digest(value: object) -> str:
@@ -50,7 +52,7 @@ def digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def _owner_reference(resource: BrokerCluster | Pipeline) -> Manifest:
+def _owner_reference(resource: BrokerCluster | Pipeline | ConnectCluster) -> Manifest:
     return {
         "apiVersion": API_VERSION,
         "kind": resource.kind,
@@ -74,7 +76,7 @@ def is_of_former(cluster: BrokerCluster, item: Mapping[str, Any]) -> bool:
 
 
 def build(
-    resource: BrokerCluster | Pipeline,
+    resource: BrokerCluster | Pipeline | ConnectCluster,
     api_version: str,
     kind: str,
     name: str,
@@ -88,6 +90,9 @@ def build(
     if isinstance(resource, Pipeline):
         cluster = resource.spec.cluster_ref.name
         own = naming.pipeline_labels(cluster, resource.metadata.name, component)
+    elif isinstance(resource, ConnectCluster):
+        reference = resource.spec.cluster_ref
+        own = naming.connect_labels(resource.metadata.name, "" if reference is None else reference.name)
     else:
         own = naming.labels(resource.metadata.name, component)
     metadata: Manifest = {

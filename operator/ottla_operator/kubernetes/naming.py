@@ -27,6 +27,8 @@ PIPELINE_LABEL: Final = f"{GROUP}/pipeline"
 
 BROKER, ZOOKEEPER, SECURITY = "broker", "zookeeper", "security"
 PIPELINE, EXECUTOR = "pipeline", "executor"
+CONNECT_LABEL: Final = f"{GROUP}/connect"
+CONNECT: Final = "connect"
 
 BUNDLE_LABEL: Final = f"{GROUP}/trust-bundle"
 HASH_ANNOTATION: Final = f"{GROUP}/config-hash"
@@ -158,3 +160,42 @@ def pipeline_selector(cluster: str, pipeline: str) -> dict[str, str]:
 
 def pipeline_labels(cluster: str, pipeline: str, component: str) -> dict[str, str]:
     return {**labels(cluster, component), PIPELINE_LABEL: pipeline}
+
+
+# ---- Kafka Connect
+
+
+def connect_name(connect: str) -> str:
+    """The name of the StatefulSet of the workers, and of their other objects."""
+    return f"{connect}-connect"
+
+
+def connect_api_name(connect: str) -> str:
+    """The Service of the REST API."""
+    return f"{connect}-connect-api"
+
+
+def connect_selector(connect: str) -> dict[str, str]:
+    return {CONNECT_LABEL: connect, COMPONENT_LABEL: CONNECT}
+
+
+def connect_labels(connect: str, cluster: str) -> dict[str, str]:
+    """All labels of an object of a ConnectCluster. `cluster`: its BrokerCluster, or ""."""
+    found = {**labels(connect, CONNECT), **connect_selector(connect)}
+    del found[CLUSTER_LABEL]
+    return {**found, CLUSTER_LABEL: cluster} if cluster else found
+
+
+# ---- keys of workers of the controller
+
+_CONNECT_KEY: Final = "connect/"
+
+
+def connect_key(connect: str) -> str:
+    """The key of the worker of a ConnectCluster; no BrokerCluster has such a name."""
+    return f"{_CONNECT_KEY}{connect}"
+
+
+def connect_of(key: str) -> str:
+    """The ConnectCluster of a worker; "" of the worker of a BrokerCluster."""
+    return key.removeprefix(_CONNECT_KEY) if key.startswith(_CONNECT_KEY) else ""

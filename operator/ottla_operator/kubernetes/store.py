@@ -19,7 +19,7 @@ from ottla_operator.kubernetes.api import Api, Conflict, NotFound, Object
 from ottla_operator.kubernetes.external_access import metadata_problems
 from ottla_operator.kubernetes.listeners import port_problems
 from ottla_operator.kubernetes.manifests_common import Images
-from ottla_operator.kubernetes.naming import FINALIZER, name_problem
+from ottla_operator.kubernetes.naming import FINALIZER, connect_of, name_problem
 from ottla_operator.platform.interfaces import Recorder
 from ottla_operator.reconcile import DELETION_DEADLINE_MS
 from ottla_operator.resources import (
@@ -28,6 +28,8 @@ from ottla_operator.resources import (
     AnyResource,
     BrokerCluster,
     BrokerPool,
+    ConnectCluster,
+    Connector,
     Pipeline,
     Problem,
 )
@@ -37,12 +39,14 @@ from ottla_operator.resources.pods import PodTemplate, sidecar_problems
 
 log = logging.getLogger(__name__)
 
+_OF_CONNECT: Final = (ConnectCluster.definition.kind, Connector.definition.kind)
 _RECORDS: Final = ("lastValidSpec", "operator")
 """Fields of a status that only the store reads and writes."""
 
 
 class KubernetesStore:
-    """The BrokerCluster of this name in this namespace, and the resources that refer to it."""
+    """The BrokerCluster of this name in this namespace, and the resources that refer to it; or the
+    ConnectCluster with this key (`naming.connect_key`), and its Connectors."""
 
     def __init__(
         self,
@@ -72,10 +76,11 @@ class KubernetesStore:
     # ---- reading
 
     async def resources(self) -> Sequence[AnyResource]:
-        lists = await asyncio.gather(*(self._api.list(kind, self._namespace) for kind in KINDS))
+        kinds = [kind for kind in KINDS if (kind in _OF_CONNECT) == bool(connect_of(self._cluster))]
+        lists = await asyncio.gather(*(self._api.list(kind, self._namespace) for kind in kinds))
         listed = [
             (kind, item)
-            for kind, items in zip(KINDS, lists, strict=True)
+            for kind, items in zip(kinds, lists, strict=True)
             for item in items
             if self._refers_to_cluster(kind, item)
         ]
@@ -87,18 +92,30 @@ class KubernetesStore:
         self._returned = {resource.key for resource in valid}
         cluster = f"{BrokerCluster.definition.kind}/{self._cluster}"
         live = self._live.get(cluster)
-        if live is None or _is_leaving(live) or any(resource.key == cluster for resource in valid):
+        if live is None or _is_leaving(live):
+            return valid
+        if any(resource.key == cluster for resource in valid) and not self._has_changed_pool():
             return valid
         # Without a valid BrokerCluster, the resources that refer to it wait; deletions until their deadline.
         if cluster in self._invalid_keys:
             await asyncio.gather(*(self._wait_for_cluster(r) for r in valid if not r.metadata.deleting))
         return [resource for resource in valid if self._is_overdue(resource.metadata.deletion_timestamp)]
 
+    def _has_changed_pool(self) -> bool:
+        """Whether a BrokerPool has changed since it was listed: nothing is planned without it. The change
+        causes an event, and another reconciliation."""
+        kind = f"{BrokerPool.definition.kind}/"
+        return any(key.startswith(kind) and key not in self._invalid_keys for key in self.withheld())
+
     def _refers_to_cluster(self, kind: str, item: Object) -> bool:
         if kind == BrokerCluster.definition.kind:
             return bool(item["metadata"]["name"] == self._cluster)
-        reference = (item.get("spec") or {}).get("clusterRef") or {}
-        return bool(reference.get("name") == self._cluster)
+        connect = connect_of(self._cluster)
+        if kind == ConnectCluster.definition.kind:
+            return bool(item["metadata"]["name"] == connect)
+        field = "connectRef" if connect else "clusterRef"
+        reference = (item.get("spec") or {}).get(field) or {}
+        return bool(reference.get("name") == (connect or self._cluster))
 
     def _is_overdue(self, deleted_at: str | None) -> bool:
         """Whether a deletion has reached its deadline."""
@@ -323,6 +340,8 @@ def problems_on_kubernetes(resource: AnyResource, *, allow_sidecars: bool) -> It
             "spec.driver.template.pod": resource.spec.driver.template.pod,
             "spec.executor.template.pod": resource.spec.executor.template.pod,
         }
+    elif isinstance(resource, ConnectCluster):
+        templates = {"spec.template.pod": resource.spec.template.pod}
     if not allow_sidecars:
         yield from sidecar_problems(templates)
 

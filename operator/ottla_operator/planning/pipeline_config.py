@@ -73,7 +73,7 @@ def launch_of(
         if user is None:
             message = f"User {pipeline.spec.user} of {cluster.key} does not exist"
             return LaunchRefused("UserNotFound", message)
-        found = _login(user, cluster)
+        found = login_of(user, cluster)
         if isinstance(found, LaunchRefused):
             return found
         login, bootstrap = found
@@ -93,7 +93,7 @@ def _authority(cluster: BrokerCluster) -> str:
     return certificate_secret(cluster_ca(cluster.metadata.name))
 
 
-def _login(user: User, cluster: BrokerCluster) -> tuple[Login, str] | LaunchRefused:
+def login_of(user: User, cluster: BrokerCluster) -> tuple[Login, str] | LaunchRefused:
     """The login, with the bootstrap servers of a listener that accepts the user's authentication."""
     authentication = user.spec.authentication
     kind = None if authentication is None else authentication.type

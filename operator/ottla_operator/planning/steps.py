@@ -304,10 +304,55 @@ def _acls(bindings: Sequence[AclBinding]) -> str:
     return f"{len(bindings)} ACL{'s' if len(bindings) != 1 else ''} of {principals}"
 
 
+@dataclass(frozen=True, slots=True)
+class PutConnector:
+    """Create a connector in this state, or change its configuration."""
+
+    connector: str
+    config: Mapping[str, str]
+    state: str
+    is_new: bool
+
+    def __str__(self) -> str:
+        return f"{'create' if self.is_new else 'configure'} connector {self.connector}"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeConnectorState:
+    connector: str
+    state: str
+    """running, paused or stopped."""
+
+    def __str__(self) -> str:
+        return f"change connector {self.connector} to {self.state}"
+
+
+@dataclass(frozen=True, slots=True)
+class RestartConnector:
+    """Restart a connector and its tasks (KIP-745)."""
+
+    connector: str
+    reason: str
+    only_failed: bool
+
+    def __str__(self) -> str:
+        what = "what has failed of connector" if self.only_failed else "connector"
+        return f"restart {what} {self.connector}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteConnector:
+    connector: str
+
+    def __str__(self) -> str:
+        return f"delete connector {self.connector}"
+
+
 AccessStep = SetScramCredential | DeleteScramCredential | CreateAcls | DeleteAcls
 SecretStep = PutPassword | PutCertificate | DeleteSecret
 UserStep = SecretStep | AccessStep
 DriverStep = StartDriver | StopDriver
+ConnectorStep = PutConnector | ChangeConnectorState | RestartConnector | DeleteConnector
 ClusterStep = (
     EnsureZooKeeper
     | StopZooKeeper
@@ -332,7 +377,7 @@ ResourceStep = (
     | Reassign
     | UserStep
 )
-Step = ClusterStep | ResourceStep | DriverStep
+Step = ClusterStep | ResourceStep | DriverStep | ConnectorStep
 KafkaStep = (
     CreateTopic
     | AlterTopicConfig

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from ottla_operator.conditions import iso_time
 from ottla_operator.rehearsal.rehearse import NOT_REHEARSED
 from ottla_operator.rehearsal.report import Change, changed_paths
-from ottla_operator.resources import AnyResource, BrokerCluster, Problem
+from ottla_operator.resources import AnyResource, BrokerCluster, ConnectCluster, Connector, Problem
 from ottla_operator.resources.common import PAUSE_ANNOTATION
 from ottla_operator.resources.loading import Document, Loaded, parse_resource
+
+_OF_CONNECT = (ConnectCluster.definition.kind, Connector.definition.kind)
 
 
 class Refused(Exception):
@@ -52,13 +54,18 @@ def changed_resources(
         problems += [f"{document.key}: {problem}" for problem in document.problems]
     if problems:
         raise Refused(problems)
-    name = _cluster_of(loaded.documents)
+    documents = [document for document in loaded.documents if document.kind not in _OF_CONNECT]
+    name = _cluster_of(documents)
     by_key = {each.key: each for each in existing}
     members = {key: each for key, each in by_key.items() if _belongs(each, name)}
     after: dict[str, AnyResource] = dict(members)
     changes: list[Change] = []
-    notes: list[str] = []
-    for document in loaded.documents:
+    notes = [
+        f"{document.key} restarts no broker, and is not rehearsed"
+        for document in loaded.documents
+        if document.kind in _OF_CONNECT
+    ]
+    for document in documents:
         old = by_key.get(document.key)
         new = _applied(document, old)
         found = [*problems_of(new), *(new.transition_problems(old) if old is not None else ())]
@@ -73,7 +80,7 @@ def changed_resources(
             notes.append(f"{new.key} changes; it restarts no broker, and its own steps are not rehearsed")
     if problems:
         raise Refused(problems)
-    named = {document.key for document in loaded.documents}
+    named = {document.key for document in documents}
     for key, old in members.items() if complete else ():
         if key not in named:
             metadata = old.metadata.model_copy(update={"deletion_timestamp": iso_time(now_ms)})
@@ -112,6 +119,8 @@ def _reference(spec: Mapping[str, object]) -> object:
 def _belongs(resource: AnyResource, cluster: str) -> bool:
     if isinstance(resource, BrokerCluster):
         return resource.metadata.name == cluster
+    if isinstance(resource, ConnectCluster | Connector):
+        return False
     return resource.spec.cluster_ref.name == cluster
 
 

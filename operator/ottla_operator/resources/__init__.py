@@ -2,6 +2,14 @@
 
 from ottla_operator.resources.cluster import BrokerCluster, BrokerClusterSpec, BrokerClusterStatus
 from ottla_operator.resources.common import API_VERSION, Metadata, Problem
+from ottla_operator.resources.connect import (
+    ConnectCluster,
+    ConnectClusterSpec,
+    ConnectClusterStatus,
+    Connector,
+    ConnectorSpec,
+    ConnectorStatus,
+)
 from ottla_operator.resources.group import ConsumerGroup, ConsumerGroupSpec, ConsumerGroupStatus
 from ottla_operator.resources.pipeline import Pipeline, PipelineSpec, PipelineStatus
 from ottla_operator.resources.pool import BrokerPool, BrokerPoolSpec, BrokerPoolStatus
@@ -9,7 +17,9 @@ from ottla_operator.resources.quota import Quota, QuotaSpec, QuotaStatus
 from ottla_operator.resources.topic import Topic, TopicSpec, TopicStatus
 from ottla_operator.resources.user import User, UserSpec, UserStatus
 
-AnyResource = BrokerCluster | BrokerPool | Topic | Quota | ConsumerGroup | User | Pipeline
+AnyResource = (
+    BrokerCluster | BrokerPool | Topic | Quota | ConsumerGroup | User | Pipeline | ConnectCluster | Connector
+)
 
 KINDS: dict[
     str,
@@ -19,7 +29,9 @@ KINDS: dict[
     | type[Quota]
     | type[ConsumerGroup]
     | type[User]
-    | type[Pipeline],
+    | type[Pipeline]
+    | type[ConnectCluster]
+    | type[Connector],
 ] = {
     "BrokerCluster": BrokerCluster,
     "BrokerPool": BrokerPool,
@@ -28,6 +40,8 @@ KINDS: dict[
     "ConsumerGroup": ConsumerGroup,
     "User": User,
     "Pipeline": Pipeline,
+    "ConnectCluster": ConnectCluster,
+    "Connector": Connector,
 }
 
 __all__ = [
@@ -40,6 +54,12 @@ __all__ = [
     "BrokerPool",
     "BrokerPoolSpec",
     "BrokerPoolStatus",
+    "ConnectCluster",
+    "ConnectClusterSpec",
+    "ConnectClusterStatus",
+    "Connector",
+    "ConnectorSpec",
+    "ConnectorStatus",
     "ConsumerGroup",
     "ConsumerGroupSpec",
     "ConsumerGroupStatus",

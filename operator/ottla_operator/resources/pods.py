@@ -1,9 +1,10 @@
 """The pod template of a resource: a strict subset of Kubernetes' PodTemplateSpec.
 
-Used by BrokerCluster (`spec.template.pod`, `spec.zookeeper.managed.template.pod`) and Pipeline
-(`spec.driver.template.pod`, and `spec.executor…`). The operator builds the pods with its own security context
-and volumes; a template adds to these and replaces none of them. Fields that could give a pod more permissions
-(privileged containers, namespaces and paths of the host, tokens of service accounts) are not in the model.
+Used by BrokerCluster (`spec.template.pod`, `spec.zookeeper.managed.template.pod`), Pipeline
+(`spec.driver.template.pod`, and `spec.executor…`) and ConnectCluster (`spec.template.pod`). The operator
+builds the pods with its own security context and volumes; a template adds to these and replaces none of them.
+Fields that could give a pod more permissions (privileged containers, namespaces and paths of the host, tokens
+of service accounts) are not in the model.
 The CRD preserves unknown fields of a template, which the API server would otherwise drop silently, so that
 the operator can reject them by name in the status.
 """
@@ -48,14 +49,14 @@ _OWN_PATHS: Final = tuple(
     PurePosixPath(path)
     for path in (
         *("/etc/ottla", "/etc/ottla-certificates", "/etc/ottla-secrets", "/etc/pod"),
-        *("/opt/ottla", "/run/ottla", "/tmp", "/var/lib/ottla"),
+        *("/opt/ottla", "/opt/connect/libs", "/run/ottla", "/tmp", "/var/lib/ottla"),
     )
 )
 _OF_ZOOKEEPER: Final = (PurePosixPath("/etc/zookeeper"), PurePosixPath("/var/lib/zookeeper"))
 _OWN_VOLUMES: Final = frozenset(("certificates", "config", "data", "pod", "run", "tmp"))
 _OWN_VARIABLES: Final = frozenset(("POD_NAME",))
-MAIN_CONTAINERS: Final = frozenset(("broker", "driver", "executor", "zookeeper"))
-_WITH_ACCOUNT: Final = frozenset(("broker", "zookeeper"))
+MAIN_CONTAINERS: Final = frozenset(("broker", "connect", "driver", "executor", "zookeeper"))
+_WITH_ACCOUNT: Final = frozenset(("broker", "connect", "zookeeper"))
 _OF_MAIN: Final = frozenset(("name", "env", "env_from", "volume_mounts"))
 
 

@@ -12,6 +12,8 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -30,17 +32,19 @@ from ottla_operator.platform.local_drivers import LocalDrivers
 from ottla_operator.platform.local_security import ClientFiles, SecretFiles
 from ottla_operator.reconcile import Reconciler, is_ready
 from ottla_operator.rehearsal.command import show_plan
-from ottla_operator.resources import BrokerCluster, Pipeline, User
+from ottla_operator.resources import BrokerCluster, ConnectCluster, Connector, Pipeline, User
 from ottla_operator.resources.common import config_texts
-from ottla_operator.resources.loading import load_folder
+from ottla_operator.resources.loading import Loaded, load_folder
 from ottla_operator.step_executor import ReconcileResult
 from ottla_operator.up.planning import plan_files
-from ottla_operator.up.store import FolderStore
+from ottla_operator.up.rebalance import rebalance
+from ottla_operator.up.store import STATE, FolderStore
 from ottla_operator.up.view import LiveView, PlainView, View
 
 log = logging.getLogger(__name__)
 
 POLL_BUSY_S, POLL_IDLE_S = 0.3, 1.0
+_ON_KUBERNETES = (ConnectCluster.definition.kind, Connector.definition.kind)
 
 
 class CannotRun(Exception):
@@ -85,7 +89,7 @@ class Session:
         self.files = files
         self._lock = lock_data_folder(data)
         try:
-            self.store = FolderStore(data / "state.json", clock_ms)
+            self.store = FolderStore(data / STATE, clock_ms)
         except ValueError as error:
             self._lock.close()
             raise CannotRun(str(error)) from None
@@ -109,6 +113,8 @@ class Session:
         self._announced = False
         self._controller: int | None = None
         self._printed: set[str] = set()
+        self._ignored: list[str] = []
+        """The keys of resources that run on Kubernetes only."""
         self.stopping = asyncio.Event()
         self._wake = asyncio.Event()
 
@@ -116,7 +122,7 @@ class Session:
 
     def preflight(self) -> None:
         """Check files, Java and ports before any process is started. Raises CannotRun."""
-        loaded = load_folder(self.files)
+        loaded = self._load()
         if not loaded.documents and not self.store.entries:
             reasons = "".join(f"\n  {error}" for error in loaded.errors)
             raise CannotRun(f"{self.files} has no resource of ottla.dev (*.yaml, *.yml){reasons}")
@@ -134,6 +140,13 @@ class Session:
             problem = self.platform.port_problem(cluster, broker, config_texts(cluster.spec.config))
             if problem:
                 raise CannotRun(problem)
+
+    def _load(self) -> Loaded:
+        """The resources of the files, without those that run on Kubernetes only."""
+        loaded = load_folder(self.files)
+        self._ignored = [each.key for each in loaded.documents if each.kind in _ON_KUBERNETES]
+        kept = tuple(each for each in loaded.documents if each.kind not in _ON_KUBERNETES)
+        return replace(loaded, documents=kept)
 
     def _cluster(self) -> BrokerCluster | None:
         resources = (entry.resource for entry in self.store.entries.values())
@@ -198,7 +211,7 @@ class Session:
         """Load the files and reconcile once; None when it failed or was cancelled by a stop."""
         try:
             if self.files.exists():
-                self.store.sync(load_folder(self.files))
+                self.store.sync(self._load())
         except Exception as error:
             # A full disk or a bug in the operator: the brokers go on.
             log.exception("loading the files failed")
@@ -231,6 +244,11 @@ class Session:
         view.show(list(self.store.entries.values()), [f"internal error: {error!r} (see up.log)"], [])
 
     def _print_notes(self, view: View) -> None:
+        for key in self._ignored:
+            line = f"note: {key}: Kafka Connect runs on Kubernetes only; the resource is ignored"
+            if line not in self._printed:
+                self._printed.add(line)
+                view.print_line(line)
         for entry in self.store.entries.values():
             resource = entry.resource
             for note in () if resource is None else (*resource.ignored_by_up(), *resource.status.warnings):
@@ -278,14 +296,13 @@ class Session:
         self._announced = ready
 
 
-@click.command(short_help="Run clusters from custom resources.")
+@click.group(short_help="Run clusters from custom resources.", invoke_without_command=True)
 @click.option(
     "-f",
     "--files",
-    required=True,
     type=click.Path(exists=True, path_type=Path),
-    help="A folder or a file with resources in YAML: BrokerCluster, BrokerPool, Topic, User, Quota, "
-    "ConsumerGroup, Pipeline.",
+    help="Required: a folder or a file with resources in YAML: BrokerCluster, BrokerPool, Topic, User, "
+    "Quota, ConsumerGroup, Pipeline.",
 )
 @click.option(
     "--data",
@@ -306,17 +323,33 @@ class Session:
 )
 @click.option("--fail", metavar="BROKER", help="With --plan: rehearse the loss of this broker, too.")
 @click.option("-o", "--output", type=click.Choice(["json"]), help="With --plan: print JSON.")
-def up(files: Path, data: Path, port: int, plan: bool, fail: str | None, output: str | None) -> None:
+@click.pass_context
+def up(
+    context: click.Context,
+    files: Path | None,
+    data: Path,
+    port: int,
+    plan: bool,
+    fail: str | None,
+    output: str | None,
+) -> None:
     """Run a cluster from custom resources, with local processes instead of pods.
 
     Changes of the files are applied while it runs. Ctrl-C stops all processes gracefully. --plan changes
     nothing; it exits with 0 when nothing would change, with 1 when something would, and with 2 on errors.
     """
+    if context.invoked_subcommand is not None:
+        return
+    if files is None:
+        raise click.UsageError("Missing option '-f' / '--files'.")
     if plan:
-        show_plan(lambda broker: plan_files(files, data, port, broker), fail, output)
+        show_plan(partial(plan_files, files, data, port), fail, output)
     if fail or output:
         raise click.UsageError("--fail and --output need --plan")
     asyncio.run(_up(files, data, port))
+
+
+up.add_command(rebalance)
 
 
 async def _up(files: Path, data: Path, port: int) -> None:
