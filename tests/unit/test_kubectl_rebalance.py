@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from ottla_operator.kubectl import command
-from ottla_operator.kubectl.rebalance_table import rebalance_text
+from ottla_operator.rebalance_command import rebalance_text
 from ottla_operator.rehearsal.report import duration_text, size_text
 
 PROPOSAL: dict[str, Any] = {

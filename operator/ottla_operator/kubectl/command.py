@@ -27,11 +27,11 @@ from ottla_operator.backup.objects import newest
 from ottla_operator.conditions import iso_time
 from ottla_operator.kubectl.adopting import ExistingTopic, plan_adoption
 from ottla_operator.kubectl.planning import Planner
-from ottla_operator.kubectl.rebalance_table import rebalance_text
 from ottla_operator.kubectl.report import Part, Report, archive
 from ottla_operator.kubectl.screen import overview, screen
 from ottla_operator.kubectl.strimzi.conversion import STRIMZI, STRIMZI_CLUSTER, Conversion, convert
 from ottla_operator.kubernetes.naming import CLUSTER_LABEL, CONFIG_DIR, FINALIZER, PROPERTIES, broker_pod
+from ottla_operator.rebalance_command import Options, rebalance_options, run_rebalance
 from ottla_operator.rehearsal.command import show_plan
 from ottla_operator.resources import KINDS
 from ottla_operator.resources.common import (
@@ -284,66 +284,30 @@ def plan(kubectl: Kubectl, files: Path, fail: str | None, output: str | None) ->
 @main.command()
 @_global_flags
 @click.argument("cluster")
-@click.option("--dry-run", is_flag=True, help="Have a new proposal computed from the loads of now.")
-@click.option("--approve", metavar="ID", help="Have the proposal of this id executed.")
-@click.option("--cancel", is_flag=True, help="Decline the proposal, or take back what is in progress.")
-@click.option("--all", "all_moves", is_flag=True, help="Print all moves.")
+@rebalance_options
 @click.pass_obj
-def rebalance(
-    kubectl: Kubectl, cluster: str, dry_run: bool, approve: str | None, cancel: bool, all_moves: bool
-) -> None:
+def rebalance(kubectl: Kubectl, /, cluster: str, **options: Any) -> None:
     """Show the proposed rebalance by load of CLUSTER and its progress; request, approve or cancel one.
 
     A proposal moves nothing until it is approved, unless spec.rebalance.mode is Auto.
     """
-    if sum((dry_run, approve is not None, cancel)) > 1:
-        raise click.UsageError("--dry-run, --approve and --cancel exclude each other")
-    state = _rebalance_state(kubectl, cluster)
-    current = (state.get("proposal") or {}).get("id")
-    if approve is not None:
-        if approve != current:
-            known = f"the current proposal is {current}" if current else "there is no proposal"
-            raise click.ClickException(f"{approve} cannot be approved: {known}")
-        _annotate_rebalance(kubectl, cluster, f"approve:{approve}")
-        click.echo(f"approved: {approve}; kubectl ottla rebalance {cluster} shows the progress")
-        return
-    if cancel:
-        if current is None:
-            raise click.ClickException("there is no proposal and no rebalance in progress")
-        _annotate_rebalance(kubectl, cluster, f"cancel:{current}")
-        click.echo(f"cancelled: {current}; kubectl ottla rebalance {cluster} shows the progress")
-        return
-    if dry_run:
-        state = _proposed(kubectl, cluster, state)
-    click.echo(rebalance_text(state, all_moves=all_moves) if state else "no rebalance", nl=not state)
-    if dry_run and state.get("proposal"):
-        click.echo(f"to execute it: kubectl ottla rebalance {cluster} --approve {state['proposal']['id']}")
+    requests = _KubernetesRequests(kubectl, cluster)
+    run_rebalance(requests, Options(**options), f"kubectl ottla rebalance {cluster}", _POLL_S)
 
 
-def _rebalance_state(kubectl: Kubectl, cluster: str) -> dict[str, Any]:
-    return dict((kubectl.items(_PLURAL, cluster)[0].get("status") or {}).get("rebalance") or {})
+class _KubernetesRequests:
+    """The interface `Requests`."""
 
+    def __init__(self, kubectl: Kubectl, cluster: str) -> None:
+        self._kubectl = kubectl
+        self._cluster = cluster
 
-def _annotate_rebalance(kubectl: Kubectl, cluster: str, value: str) -> None:
-    kubectl.run("annotate", _PLURAL, cluster, f"{REBALANCE_ANNOTATION}={value}", "--overwrite")
+    def state(self) -> Mapping[str, Any]:
+        return (self._kubectl.items(_PLURAL, self._cluster)[0].get("status") or {}).get("rebalance") or {}
 
-
-def _proposed(kubectl: Kubectl, cluster: str, state: dict[str, Any]) -> dict[str, Any]:
-    """The state with the answer to a new request."""
-    if state.get("progress"):
-        raise click.ClickException("a rebalance is in progress; --cancel cancels it")
-    token = uuid.uuid4().hex[:12]
-    _annotate_rebalance(kubectl, cluster, f"propose:{token}")
-    printed = ""
-    while True:
-        state = _rebalance_state(kubectl, cluster)
-        if state.get("handledRequest") == token:
-            return state
-        message = state.get("message") or "loads are measured"
-        if message != printed:
-            click.echo(f"waiting: {message}", err=True)
-            printed = message
-        time.sleep(_POLL_S)
+    def request(self, value: str) -> None:
+        annotation = f"{REBALANCE_ANNOTATION}={value}"
+        self._kubectl.run("annotate", _PLURAL, self._cluster, annotation, "--overwrite")
 
 
 @main.command()

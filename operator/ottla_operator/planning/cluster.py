@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ottla_operator.conditions import Finding, no, unknown
 from ottla_operator.planning.cluster_status import Decisions, findings_of, hibernation_status, status_of
@@ -18,7 +19,7 @@ from ottla_operator.planning.observed import Observed, PartitionKey
 from ottla_operator.planning.placement import Changes, Racks
 from ottla_operator.planning.quotas import plan_defaults
 from ottla_operator.planning.reassign_requests import ReassignRequest, emptied_by, plan_request, request_of
-from ottla_operator.planning.rebalance_run import Answer, Run, finding_of, plan_run
+from ottla_operator.planning.rebalance_run import Answer, Run, drain_moves, finding_of, plan_run
 from ottla_operator.planning.replacement import Replacement, plan_replacement
 from ottla_operator.planning.revision import (
     PerBroker,
@@ -359,7 +360,8 @@ def _scaling(
     if any(isinstance(step, CancelReassign) for step in run.scaling.steps):
         return run.scaling, asked, run
     if members.surplus:
-        scaling = plan_scale_down(cluster, observed, members)
+        moves = partial(drain_moves, cluster, observed, members)
+        scaling = plan_scale_down(cluster, observed, members, moves)
         if not roll.rests and cluster.spec.scale_down.policy != "Force":
             scaling = Scaling(
                 (), scaling.reason, scaling.remaining, "waiting for the rolling restart", "", scaling.waiting

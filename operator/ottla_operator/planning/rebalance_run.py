@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla_operator.conditions import Finding, iso_time, no, parse_iso_time, unknown, yes
+from ottla_operator.planning.load_drain import drain_by_load
 from ottla_operator.planning.load_model import BrokerCapacity, LoadModel
 from ottla_operator.planning.observed import ClusterLoad, Observed, PartitionKey
-from ottla_operator.planning.placement import Changes
+from ottla_operator.planning.placement import Changes, drain
 from ottla_operator.planning.rebalance import GoalBalance, Proposal, judge, plan_rebalance, score
 from ottla_operator.planning.rebalance_goals import HARD_GOALS, Goal, Thresholds
 from ottla_operator.planning.scaling import Members, Scaling, target_assignment
@@ -192,6 +193,17 @@ def _capacities(
         )
         for broker, rack in members.may_hold(observed).items()
     }
+
+
+def drain_moves(cluster: BrokerCluster, observed: Observed, members: Members) -> Changes:
+    """The moves off the brokers that leave: by load if the mode is on and loads are known, else by number.
+    Raises Unplaceable."""
+    spec, load = cluster.spec.rebalance, observed.load
+    assignment = target_assignment(observed)
+    if spec.mode == "Off" or load is None or load.problem or load.covered_ms < parse_duration_ms(spec.window):
+        return drain(assignment, members.may_hold(observed), members.closed(observed))
+    capacities = _capacities(cluster, observed, members, load)
+    return drain_by_load(assignment, load.partitions, capacities, thresholds_of(spec))
 
 
 def _unready(observed: Observed, members: Members) -> str:

@@ -7,7 +7,7 @@ are starting. Only a broker without replicas is stopped.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from ottla_operator.planning.observed import BrokerInstance, Observed, PartitionKey
@@ -18,7 +18,6 @@ from ottla_operator.planning.placement import (
     Unplaceable,
     balance,
     batch,
-    drain,
 )
 from ottla_operator.planning.steps import ClusterStep, Reassign, RemoveBroker, StopBroker
 from ottla_operator.resources import BrokerCluster
@@ -136,8 +135,11 @@ def plan_scale_up(observed: Observed, members: Members, ongoing: bool) -> Scalin
     )
 
 
-def plan_scale_down(cluster: BrokerCluster, observed: Observed, members: Members) -> Scaling:
-    """Drain and stop the surplus brokers, by `spec.scaleDown.policy`."""
+def plan_scale_down(
+    cluster: BrokerCluster, observed: Observed, members: Members, moves: Callable[[], Changes]
+) -> Scaling:
+    """Drain and stop the surplus brokers, by `spec.scaleDown.policy`. `moves`: those that the drain needs;
+    raises Unplaceable."""
     if not members.surplus:
         return Scaling()
     policy = cluster.spec.scale_down.policy
@@ -160,13 +162,12 @@ def plan_scale_down(cluster: BrokerCluster, observed: Observed, members: Members
     if policy == "Block" and waiting:
         names = ", ".join(f"broker {broker} holds {held[broker]} replicas" for broker in waiting)
         return Scaling(steps, SCALE_DOWN, blocked=f"scaleDown.policy is Block, and {names}", waiting=waiting)
-    assignment = target_assignment(observed)
     coming = _coming(cluster, observed, members) if waiting else []
     if coming:
         message = f"waiting for broker {coming[0]}, which is starting and may take replicas"
         return Scaling(steps, SCALE_DOWN, message=message, waiting=waiting)
     try:
-        changes = drain(assignment, members.may_hold(observed), members.closed(observed))
+        changes = moves()
     except Unplaceable as error:
         return Scaling(steps, SCALE_DOWN, blocked=str(error), waiting=waiting)
     in_flight = [partition for partition in observed.kafka.reassigning if partition.key not in changes]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import types
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ottla.simulation.cluster import Cluster, Violation
 from ottla.simulation.loop import Process
@@ -17,6 +17,7 @@ from ottla_operator.platform.interfaces import Environment
 from ottla_operator.platform.kafka import KafkaAdmin
 from ottla_operator.reconcile import Reconciler
 from ottla_operator.simulation.platform import SimulatedPlatform
+from ottla_operator.simulation.rebalances import SimulatedLoads
 from ottla_operator.simulation.resources import NoDrivers, NoSecrets, SimulatedStore, TimelineRecorder
 from ottla_operator.step_executor import ReconcileResult
 
@@ -27,6 +28,8 @@ RECONCILE_TIMEOUT_S: Final = 300.0
 
 Lifetime = Callable[[int], int | None]
 """After how many awaits the n-th process (from 1) is killed; None: never."""
+
+T = TypeVar("T")
 
 
 class SimulatedOperator:
@@ -39,6 +42,8 @@ class SimulatedOperator:
         self._random = cluster.random("operator")
         self._process: Process | None = None
         self.lifetime: Lifetime = lambda process: None
+        self.loads_at_once = False
+        """Whether a new process knows the loads at once."""
         self.processes = 0
         self.reconciles = 0
         """Reconciliations that have ended."""
@@ -90,6 +95,8 @@ class SimulatedOperator:
             cluster.clock.wall_ms,
             TimelineRecorder(cluster),
             cluster.random(f"operator {self.processes}").randbytes,
+            loads=SimulatedLoads(cluster, at_once=self.loads_at_once),
+            compute=_at_once,
         )
         reconciler = Reconciler(environment)
         before: list[str] = []
@@ -117,6 +124,11 @@ class SimulatedOperator:
                     await changed.wait()
             except TimeoutError:
                 pass
+
+
+async def _at_once(work: Callable[[], T]) -> T:
+    """The interface `Compute` without a thread."""
+    return work()
 
 
 async def _limited(work: Coroutine[Any, Any, None], awaits: int, die: Callable[[], None]) -> None:

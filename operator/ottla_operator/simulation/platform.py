@@ -125,6 +125,13 @@ class SimulatedPlatform:
         config = json.loads(node.data)["config"] if node is not None and node.data else {}
         return int(config.get("min.insync.replicas", self._cluster.settings["min.insync.replicas"]))
 
+    def below_min_isr(self) -> str:
+        """A partition that has fewer replicas in sync than its min.insync.replicas, or ""."""
+        for (topic, number), partition in self._truth().items():
+            if len(partition.isr) < min(partition.min_isr, len(partition.replicas)):
+                return f"{topic}-{number} has ISR {partition.isr} of {partition.replicas}"
+        return ""
+
     def _in_simulation(self, work: Callable[[], None]) -> None:
         self._cluster.network.context.copy().run(work)
 

@@ -33,16 +33,20 @@ from ottla_operator.resources import AnyResource
 from ottla_operator.resources.common import (
     FENCE_ANNOTATION,
     HIBERNATE_ANNOTATION,
+    REBALANCE_ANNOTATION,
     REMOVE_IDS_ANNOTATION,
     RESTART_ANNOTATION,
 )
 from ottla_operator.simulation.operator import Lifetime, SimulatedOperator
 from ottla_operator.simulation.platform import SimulatedPlatform
+from ottla_operator.simulation.rebalances import Answers, Rebalances, check_throttles
 from ottla_operator.simulation.resources import SimulatedStore
 
 CONVERGED_S: Final = 300.0
 TOPIC: Final = "append"
 PARTITIONS: Final = 3
+SKEWED: Final = "skewed"
+"""The topic whose partitions have very different loads."""
 BROKERS_MAX: Final = 4
 """Faults hit these; those of brokers that do not exist have no effect."""
 
@@ -87,6 +91,16 @@ class Scenario:
     """The brokers of BrokerPools at the end; None: any ids."""
     faulty: tuple[int, ...] = (0, 1, 2, 3)
     """The brokers that faults hit, as many as BROKERS_MAX."""
+    by_load: bool = False
+    """The brokers have skewed loads, and rebalances are judged."""
+    answers: Answers = ""
+    """What the user does about proposals."""
+
+
+def _by_load(*changes: Change, mode: str, replicas: int = 4, answers: Answers = "") -> Scenario:
+    rebalance = {"mode": mode, "window": "5s", "replicationThrottle": "100k", "concurrentPartitions": 3}
+    spec = {"rebalance": rebalance}
+    return Scenario(changes, spec=spec, replicas=replicas, by_load=True, answers=answers)
 
 
 _TRANSITIONAL: Final = frozenset({"Rolling", "Scaling", "ReplicasChanging"})
@@ -172,21 +186,36 @@ SCENARIOS: Final = {
         of_pools=(1001,),
         faulty=(0, 1, 1000, 1001),
     ),
+    "load": _by_load(mode="Auto"),
+    "load and scale": _by_load(Change(0.2, replicas=4), Change(0.6, replicas=3), mode="Auto", replicas=3),
+    "load and roll": _by_load(
+        Change(0.15, replicas=4), Change(0.3, config={_SETTING: "400"}), mode="Auto", replicas=3
+    ),
+    "load approved": _by_load(mode="OnApproval", answers="approves"),
+    "load cancelled": _by_load(mode="OnApproval", answers="cancels"),
+    "load approved and scale": _by_load(
+        Change(0.15, replicas=4), Change(0.5, replicas=3), mode="OnApproval", replicas=3, answers="cancels"
+    ),
 }
 
 
 class OperatorWorkload:
     """See the module."""
 
-    def __init__(self, scenario: Scenario, seconds: float, lifetime: Lifetime, *, restarts: bool) -> None:
+    def __init__(
+        self, scenario: Scenario, seconds: float, lifetime: Lifetime, *, restarts: bool, faultless: bool
+    ) -> None:
         self._scenario = scenario
         self._seconds = seconds
         self._lifetime = lifetime
         self._restarts = restarts
+        self._faultless = faultless
         self._replicas, self._factor = scenario.replicas, scenario.factor
         self._pools: dict[str, Pool] = {}
         self._config: dict[str, str] = {}
         self._annotations: Mapping[str, str] = {}
+        self._rebalance = ""
+        self._rebalances: Rebalances | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def prepare(self, cluster: Cluster) -> None:
@@ -195,6 +224,7 @@ class OperatorWorkload:
         self._platform = SimulatedPlatform(cluster, restarts=self._restarts)
         self.operator = SimulatedOperator(cluster, self._platform, self._store)
         self._tasks.append(cluster.loop.create_task(self._platform.watch()))
+        self.operator.loads_at_once = True
         self._apply_cluster()
         self._apply_pools(self._scenario.pools)
         self.operator.start()
@@ -208,7 +238,8 @@ class OperatorWorkload:
             "storage": {"deleteClaim": delete},
             **self._scenario.spec,
         }
-        self._store.apply("BrokerCluster", "demo", spec, self._annotations)
+        answer = {REBALANCE_ANNOTATION: self._rebalance} if self._rebalance else {}
+        self._store.apply("BrokerCluster", "demo", spec, {**self._annotations, **answer})
 
     def _apply_pools(self, pools: Mapping[str, Pool | None]) -> None:
         for name, pool in pools.items():
@@ -239,9 +270,32 @@ class OperatorWorkload:
             "adopt": True,
         }
         self._store.apply("Topic", TOPIC, spec)
+        if self._scenario.by_load:
+            skewed = {"clusterRef": {"name": "demo"}, "partitions": 8, "replicas": self._factor}
+            self._store.apply("Topic", SKEWED, skewed)
+
+    def _annotate(self, rebalance: str) -> None:
+        """Answer a proposal of the operator."""
+        self._cluster.note("user", rebalance)
+        self._rebalance = rebalance
+        self._apply_cluster()
 
     async def run(self) -> None:
         self._apply_topic()
+        if self._scenario.by_load:
+            self.operator.loads_at_once = self._cluster.random("loads").random() < 0.5
+            self._rebalances = Rebalances(
+                self._cluster,
+                self._store,
+                self._scenario.answers,
+                self._annotate,
+                self._platform.below_min_isr,
+                faultless=self._faultless,
+            )
+            for work in (self._rebalances.watch(), self._rebalances.answer()):
+                task = self._cluster.loop.create_task(work)
+                task.add_done_callback(self._cluster.watch)
+                self._tasks.append(task)
         self.operator.lifetime = self._lifetime
         self.operator.kill()
         self._tasks.append(self._cluster.loop.create_task(self._change()))
@@ -262,7 +316,7 @@ class OperatorWorkload:
                 self._apply_topic()
 
     async def finish(self) -> None:
-        await self._converge(lambda: True)
+        await self._converge(lambda: self._rebalances is None or self._rebalances.done)
         self._check()
         await self._check_idle()
         cluster = self._cluster
@@ -331,6 +385,9 @@ class OperatorWorkload:
         }
         if holding != set(brokers):
             raise Violation(f"the cluster is as asked: brokers {sorted(holding)} hold replicas, of {brokers}")
+        check_throttles(cluster)
+        if self._rebalances is not None:
+            self._rebalances.check()
 
     def _dynamic(self) -> Mapping[str, str]:
         """The settings of all brokers in ZooKeeper."""
@@ -397,7 +454,9 @@ def _simulate(run: Plan, lifetime: Lifetime | None) -> Result:
     hitting = tuple(replace(fault, broker=scenario.faulty[fault.broker]) for fault in planned)
     faults = hitting if run.faults is None else run.faults
     lifetime = lifetime or lifetimes(cluster.random("lifetimes"))
-    operator = OperatorWorkload(scenario, run.seconds, lifetime, restarts=choices.random() < 0.5)
+    operator = OperatorWorkload(
+        scenario, run.seconds, lifetime, restarts=choices.random() < 0.5, faultless=not faults
+    )
     append = Append(topic=TOPIC, partitions=PARTITIONS, replication_factor=scenario.factor, rate=20.0)
     cluster.note("simulation", f"seed {run.seed}: {chosen}; {len(faults)} faults; durable: {is_durable}")
     work = run_workloads(

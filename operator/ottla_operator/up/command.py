@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -36,7 +37,8 @@ from ottla_operator.resources.common import config_texts
 from ottla_operator.resources.loading import Loaded, load_folder
 from ottla_operator.step_executor import ReconcileResult
 from ottla_operator.up.planning import plan_files
-from ottla_operator.up.store import FolderStore
+from ottla_operator.up.rebalance import rebalance
+from ottla_operator.up.store import STATE, FolderStore
 from ottla_operator.up.view import LiveView, PlainView, View
 
 log = logging.getLogger(__name__)
@@ -87,7 +89,7 @@ class Session:
         self.files = files
         self._lock = lock_data_folder(data)
         try:
-            self.store = FolderStore(data / "state.json", clock_ms)
+            self.store = FolderStore(data / STATE, clock_ms)
         except ValueError as error:
             self._lock.close()
             raise CannotRun(str(error)) from None
@@ -294,14 +296,13 @@ class Session:
         self._announced = ready
 
 
-@click.command(short_help="Run clusters from custom resources.")
+@click.group(short_help="Run clusters from custom resources.", invoke_without_command=True)
 @click.option(
     "-f",
     "--files",
-    required=True,
     type=click.Path(exists=True, path_type=Path),
-    help="A folder or a file with resources in YAML: BrokerCluster, BrokerPool, Topic, User, Quota, "
-    "ConsumerGroup, Pipeline.",
+    help="Required: a folder or a file with resources in YAML: BrokerCluster, BrokerPool, Topic, User, "
+    "Quota, ConsumerGroup, Pipeline.",
 )
 @click.option(
     "--data",
@@ -322,17 +323,33 @@ class Session:
 )
 @click.option("--fail", metavar="BROKER", help="With --plan: rehearse the loss of this broker, too.")
 @click.option("-o", "--output", type=click.Choice(["json"]), help="With --plan: print JSON.")
-def up(files: Path, data: Path, port: int, plan: bool, fail: str | None, output: str | None) -> None:
+@click.pass_context
+def up(
+    context: click.Context,
+    files: Path | None,
+    data: Path,
+    port: int,
+    plan: bool,
+    fail: str | None,
+    output: str | None,
+) -> None:
     """Run a cluster from custom resources, with local processes instead of pods.
 
     Changes of the files are applied while it runs. Ctrl-C stops all processes gracefully. --plan changes
     nothing; it exits with 0 when nothing would change, with 1 when something would, and with 2 on errors.
     """
+    if context.invoked_subcommand is not None:
+        return
+    if files is None:
+        raise click.UsageError("Missing option '-f' / '--files'.")
     if plan:
-        show_plan(lambda broker: plan_files(files, data, port, broker), fail, output)
+        show_plan(partial(plan_files, files, data, port), fail, output)
     if fail or output:
         raise click.UsageError("--fail and --output need --plan")
     asyncio.run(_up(files, data, port))
+
+
+up.add_command(rebalance)
 
 
 async def _up(files: Path, data: Path, port: int) -> None:

@@ -28,6 +28,9 @@ from ottla_operator.resources.loading import (
 
 MISSING_MS_MAX = 2_000
 
+STATE, REQUESTS = "state.json", "requests.json"
+"""Files of the data folder; the second one has annotations by resource, which `up.rebalance` writes."""
+
 
 @dataclass(slots=True)
 class Entry:
@@ -62,6 +65,7 @@ class FolderStore:
     def __init__(self, path: Path, clock_ms: Callable[[], int]) -> None:
         """Load the state file if it exists. Raises ValueError when it cannot be read."""
         self._path = path
+        self._requests: dict[str, dict[str, str]] = {}
         self._clock_ms = clock_ms
         self.entries: dict[str, Entry] = {}
         self.errors: tuple[str, ...] = ()
@@ -110,6 +114,7 @@ class FolderStore:
         """Apply the loaded files. Returns whether something has changed."""
         before = [(e.metadata, e.spec, e.problems, e.file) for e in map(_copy, self.entries.values())]
         self.errors = loaded.errors
+        self._requests = self._read_requests()
         seen = set()
         for document in loaded.documents:
             seen.add(document.key)
@@ -123,6 +128,13 @@ class FolderStore:
         if after != before:
             self._save()
         return after != before
+
+    def _read_requests(self) -> dict[str, dict[str, str]]:
+        """The annotations that commands have set, besides those in the files."""
+        try:
+            return dict(json.loads(self._path.with_name(REQUESTS).read_text()))
+        except (FileNotFoundError, ValueError):
+            return {}
 
     def _apply_document(self, document: Document) -> None:
         entry = self.entries.get(document.key)
@@ -148,7 +160,8 @@ class FolderStore:
         was_invalid = bool(entry.problems)
         entry.problems = []
         changed = spec != entry.spec
-        annotations = document.metadata.get("annotations") or {}
+        requested = self._requests.get(document.key, {})
+        annotations = {**requested, **(document.metadata.get("annotations") or {})}
         labels = document.metadata.get("labels") or {}
         if (
             changed
