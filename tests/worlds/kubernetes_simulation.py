@@ -293,7 +293,8 @@ class InMemoryApi(Api):
         container = pod["spec"]["containers"][0]
         seen = {"name": container["name"], "restartCount": 0, "started": True}
         claim = self.items.get(("PersistentVolumeClaim", f"data-{pod['metadata']['name']}"))
-        if claim is None or claim.get("status", {}).get("phase") == "Lost":
+        has_claim = any(volume.get("name") == "data" for volume in pod["spec"].get("volumes", ()))
+        if has_claim and (claim is None or claim.get("status", {}).get("phase") == "Lost"):
             return
         if container["image"] in self.unpullable_images:
             state: Item = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
@@ -329,7 +330,8 @@ class InMemoryApi(Api):
                 volume = {"name": "data", "persistentVolumeClaim": {"claimName": f"data-{pod_name}"}}
                 node = self.node_of(pod_name)
                 template["spec"] |= {"nodeName": node} if node else {}
-                template["spec"]["volumes"] = [*template["spec"].get("volumes", []), volume]
+                if spec.get("volumeClaimTemplates"):
+                    template["spec"]["volumes"] = [*template["spec"].get("volumes", []), volume]
                 self.put("Pod", pod_name, template)
             elif not pod["metadata"].get("ownerReferences"):
                 pod["metadata"]["ownerReferences"] = [owner]
