@@ -27,12 +27,13 @@ RUN python3 -m venv /tmp/tools && /tmp/tools/bin/pip install --no-cache-dir --qu
 
 # Of Maven's: Kafka Connect with MirrorMaker's connectors, and the exporter of its metrics. The file connectors are not in
 # the plugin path: who may create one of them may read the worker's files.
-FROM ${BASE_IMAGE} AS connect
+FROM build AS connect
 ARG FLAVOUR=java
 COPY connect/pom.xml connect/files.xml /build/
 RUN mkdir -p /opt/connect/libs /opt/connect/plugins /opt/connect/file \
  && if [ "$FLAVOUR" = connect ]; then \
       mkdir -p /usr/share/man/man1 && apt-get update && apt-get install -y --no-install-recommends maven \
+   && export MAVEN_OPTS="$(/opt/ottla/bin/python -m ottla_pipeline.trust_store /tmp/authorities.p12)" \
    && mvn -q -B -f /build/pom.xml dependency:copy-dependencies -DoutputDirectory=/opt/connect/libs \
    && mv /opt/connect/libs/jmx_prometheus_javaagent-*.jar /opt/connect/jmx_prometheus_javaagent.jar \
    && mvn -q -B -f /build/files.xml dependency:copy-dependencies -DoutputDirectory=/opt/connect/file; \

@@ -112,7 +112,7 @@ AREAS: Mapping[str, tuple[str, ...]] = {
     ),
     "broker/ottla/storage/cleaner": ("compaction",),
     "broker/ottla/testing": ("dev_broker", "pytest_plugin"),
-    "operator/ottla_operator": ("up_",),
+    "operator/ottla_operator": ("up_", "backup", "crds", "operator_connect"),
     "client/ottla/extras": ("base_install",),
     "pipeline/ottla_pipeline/command": ("pipeline_command",),
     "pipeline/ottla_pipeline/auditing": ("audit",),

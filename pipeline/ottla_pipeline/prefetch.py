@@ -40,10 +40,10 @@ from ottla_pipeline.spark import (
     prefetched_jars,
     spark_jars,
 )
+from ottla_pipeline.trust_store import system_trust_store
 
 WRITE_ARCHIVE: Final = "--write-class-archive"
 ARCHIVE_S: Final = 300
-SYSTEMS_AUTHORITIES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
 def prefetch() -> list[str]:
@@ -67,27 +67,6 @@ def into_spark(jars: list[str]) -> None:
     """Copies the jars into Spark's own folder."""
     for jar in jars:
         shutil.copy(jar, spark_jars())
-
-
-def use_system_trust_store(store: Path) -> None:
-    """Writes the system's certificate authorities to the PKCS #12 file `store` and sets it as the trust
-    store of every Java process that is started afterwards: Java has its own list of authorities, which
-    lacks that of a proxy."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.serialization import pkcs12
-
-    if not SYSTEMS_AUTHORITIES.is_file():
-        return
-    known = x509.load_pem_x509_certificates(SYSTEMS_AUTHORITIES.read_bytes())
-    named = [pkcs12.PKCS12Certificate(one, f"{number}".encode()) for number, one in enumerate(known)]
-    password = "changeit"
-    encryption = serialization.BestAvailableEncryption(password.encode())
-    store.parent.mkdir(parents=True, exist_ok=True)
-    store.write_bytes(pkcs12.serialize_java_truststore(named, encryption))
-    settings = {"": store, "Type": "PKCS12", "Password": password}
-    options = (f"-Djavax.net.ssl.trustStore{name}={value}" for name, value in settings.items())
-    os.environ["JAVA_TOOL_OPTIONS"] = " ".join(options)
 
 
 def create_class_archive() -> Path | None:
@@ -148,7 +127,9 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     try:
         if "--into-spark" in arguments:
-            use_system_trust_store(ivy_home() / "authorities.p12")
+            options = system_trust_store(ivy_home() / "authorities.p12")
+            if options:
+                os.environ["JAVA_TOOL_OPTIONS"] = options
         jars = prefetch()
     except JavaMissing as error:
         click.echo(f"prefetch: {error}", err=True)

@@ -85,10 +85,11 @@ def _node_address(kube: Kube) -> str:
 def _provide(kube: Kube, cluster: Cluster, address: str) -> None:
     """What a provider of load balancers does."""
     status = {"status": {"loadBalancer": {"ingress": [{"ip": address}]}}}
-    kube.kubectl(
-        *("patch", "service", _LB, _LB_OF_BOOTSTRAP, "-n", cluster.namespace, "--subresource=status"),
-        *("--type=merge", "-p", json.dumps(status)),
-    )
+    for service in (_LB, _LB_OF_BOOTSTRAP):
+        kube.kubectl(
+            *("patch", "service", service, "-n", cluster.namespace, "--subresource=status"),
+            *("--type=merge", "-p", json.dumps(status)),
+        )
 
 
 def _assert_usable(kube: Kube, cluster: Cluster, address: str) -> None:

@@ -190,6 +190,51 @@ kind: KafkaBridge
 metadata: {name: bridge}
 spec: {replicas: 1, bootstrapServers: x}
 """
+CONNECTS = """
+apiVersion: kafka.strimzi.io/v1
+kind: KafkaConnect
+metadata: {name: workers, annotations: {strimzi.io/use-connector-resources: "true"}}
+spec:
+  version: 4.3.1
+  image: mine
+  replicas: 3
+  bootstrapServers: shop-kafka-bootstrap:9093
+  groupId: g
+  configStorageTopic: c
+  offsetStorageTopic: o
+  statusStorageTopic: s
+  tls: {trustedCertificates: [{secretName: shop-cluster-ca-cert, pattern: "*.crt"}]}
+  authentication:
+    type: scram-sha-512
+    username: alice
+    passwordSecret: {secretName: alice, password: password}
+  config: {config.storage.replication.factor: -1, rest.port: 1, many: [1]}
+  resources: {requests: {cpu: 1}}
+  jvmOptions: {-Xmx: 2g, -Xms: 1g}
+  plugins: [{name: dbz, artifacts: [{type: image, reference: dbz:1, pullPolicy: Always}]}]
+  build: {output: {type: docker, image: x}}
+  template: {pod: {priorityClassName: high}, connectContainer: {env: [{name: A, value: b}]}}
+  rack: {topologyKey: zone}
+---
+apiVersion: kafka.strimzi.io/v1
+kind: KafkaConnect
+metadata: {name: far}
+spec:
+  bootstrapServers: elsewhere:9093
+  tls: {trustedCertificates: [{secretName: a, certificate: x.crt}]}
+  authentication: {type: tls, certificateAndKey: {secretName: b, certificate: x.crt, key: x.key}}
+---
+apiVersion: kafka.strimzi.io/v1beta2
+kind: KafkaConnector
+metadata: {name: source, labels: {strimzi.io/cluster: workers}}
+spec:
+  class: X
+  tasksMax: 2
+  pause: true
+  autoRestart: {enabled: true, maxRestarts: 4}
+  version: "1"
+  config: {topic: t, many: [1]}
+"""
 
 
 def documents(text: str) -> list[dict[str, Any]]:
@@ -224,12 +269,12 @@ def altered(value: object) -> object:
     return "something" if value == {} else [{"some": "thing"}]
 
 
-@pytest.mark.parametrize("text", [CLUSTER, POOLS, TOPICS, USERS])
+@pytest.mark.parametrize("text", [CLUSTER, POOLS, TOPICS, USERS, CONNECTS])
 def test_the_results_are_valid(text: str) -> None:
     assert convert(documents(text)).problems == []
 
 
-@pytest.mark.parametrize("text", [CLUSTER, POOLS, TOPICS, USERS])
+@pytest.mark.parametrize("text", [CLUSTER, POOLS, TOPICS, USERS, CONNECTS])
 def test_each_field_is_noted_or_decides_the_result(text: str) -> None:
     contents = documents(text)
     before = convert(contents)
@@ -366,6 +411,32 @@ def test_users_keep_their_principals_and_whole_acls() -> None:
     assert result(done, "Quota/bob")["spec"]["entity"] == {"user": "CN=bob"}
     assert result(done, "User/carol")["spec"]["authentication"] == {"type": "tls"}
     assert "same principal" in notes(done, "KafkaUser/carol")["spec.authentication.type"]
+
+
+def test_workers_of_a_cluster_of_strimzi_are_those_of_its_brokercluster() -> None:
+    done = convert(documents(CONNECTS))
+    spec = result(done, "ConnectCluster/workers")["spec"]
+    assert spec["clusterRef"] == {"name": "shop"}
+    assert spec["user"] == "alice"
+    assert spec["config"] == {
+        "group.id": "g",
+        "config.storage.topic": "c",
+        "offset.storage.topic": "o",
+        "status.storage.topic": "s",
+        "config.storage.replication.factor": -1,
+    }
+    assert spec["heap"] == "2g"
+    far = result(done, "ConnectCluster/far")["spec"]
+    assert far["bootstrapServers"] == "elsewhere:9093"
+    assert far["authentication"]["certificateAndKey"]["secretName"] == "b"
+    assert result(done, "Connector/source")["spec"] == {
+        "connectRef": {"name": "workers"},
+        "class": "X",
+        "tasksMax": 2,
+        "autoRestart": {"enabled": True, "maxRestarts": 4},
+        "state": "paused",
+        "config": {"topic": "t"},
+    }
 
 
 def test_a_missing_label_is_a_problem_of_the_result() -> None:

@@ -179,7 +179,7 @@ def test_the_children_of_the_plan_are_those_that_the_operator_then_changes(tmp_p
 
 def test_zookeeper_servers_are_replaced_in_the_order_of_the_operator(tmp_path: Path) -> None:
     sim = a_cluster()
-    spec = {"zookeeper": {"managed": {"heap": "300m"}}}
+    spec: dict[str, Any] = {"zookeeper": {"managed": {"heap": "300m"}}}
     _, output = plan(sim, tmp_path, "-o", "json", **spec)
     planned = json.loads(output)["restarts"]["zooKeeperServers"]
     sim.apply_cluster(**spec)
@@ -249,3 +249,34 @@ def test_an_operator_with_another_image_rolls_without_a_change(tmp_path: Path) -
     assert code == 1
     assert output.startswith("no resource changes\n\ndue already, without the change:")
     assert "restart broker 1: image has changed" in output
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"rack": {"topologyKey": "zone"}},
+        {"image": "ottla:2"},
+        {"resources": {"limits": {"memory": "1Gi"}}},
+        {"replicas": 4},
+        {"replicas": 2},
+    ],
+    ids=["rack", "image", "resources", "scale up", "scale down"],
+)
+def test_the_plan_has_the_steps_that_the_operator_takes_on_kubernetes(
+    tmp_path: Path, spec: dict[str, Any]
+) -> None:
+    sim = a_cluster()
+    kubectl = KubectlOver(sim)
+    # The simulated API server has a cluster without topics.
+    kubectl.answer = {**kubectl.answer, "topics": [], "groups": []}
+    _, output = plan(sim, tmp_path, "-o", "json", kubectl=kubectl, **spec)
+    planned = [(step["kind"], step["step"]) for step in json.loads(output)["steps"]]
+    sim.apply_cluster(**spec)
+    sim.recorder.events.clear()
+    for _ in range(60):
+        sim.reconcile()
+    kinds = {kind for kind, _ in planned}
+    assert kinds & {"StopBroker", "StartBroker"}
+    for kind in ("StopBroker", "RemoveBroker"):
+        done = [message for _, reason, message, _ in sim.recorder.events if reason == kind]
+        assert [step for of, step in planned if of == kind] == list(dict.fromkeys(done))

@@ -480,7 +480,7 @@ def test_what_cert_manager_says_is_in_the_condition_and_the_last_certificate_sta
 
 
 @pytest.mark.parametrize(
-    "error", [NotFound(404, "NotFound", "no such kind"), Forbidden(403, "F", "not yours")]
+    "error", [NotFound(404, "Status404", "404 page not found\n"), Forbidden(403, "F", "not yours")]
 )
 def test_without_cert_manager_the_condition_says_so_and_all_else_works(error: ApiError) -> None:
     sim = KubernetesSimulation()
@@ -489,9 +489,8 @@ def test_without_cert_manager_the_condition_says_so_and_all_else_works(error: Ap
     sim.reconcile_until_ready()
     sim.reconcile()
     assert sim.condition("CertificatesValid") == ("False", "CertManagerNotAvailable")
-    assert message_of(sim) == (
-        f"listener secure: cert-manager.io/v1 Certificate: {error.message}; is cert-manager installed?"
-    )
+    why = f"cert-manager.io/v1 Certificate: {error.message.strip()}; is cert-manager installed?"
+    assert message_of(sim) == f"listener secure: {why}"
     assert sim.condition() == ("True", "AllBrokersReady")
     assert "secure.listener.pem" in data(sim)["demo-brokers"]
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla_operator.kubernetes import naming
+from ottla_operator.kubernetes.api import ApiError, Conflict
 from tests.worlds.kubernetes_simulation import KubernetesSimulation
 
 REF = {"clusterRef": {"name": "demo"}}
@@ -209,6 +210,24 @@ def test_an_invalid_pool_keeps_its_brokers_even_without_its_status(sim: Kubernet
     assert broker_pods(sim) == before
     assert sim.condition() == ("False", "PoolInvalid")
     assert sim.condition(kind="BrokerPool", name="fast") == ("False", "InvalidSpec")
+
+
+def test_a_pool_that_changes_while_it_is_read_is_not_taken_for_a_deleted_one(
+    sim: KubernetesSimulation,
+) -> None:
+    def conflict(verb: str, kind: str, name: str) -> ApiError | None:
+        written = kind == "BrokerPool" and verb == "patch"
+        return Conflict(409, "Conflict", "the object has been modified") if written else None
+
+    before, events = broker_pods(sim), len(sim.recorder.events)
+    sim.api.fail = conflict
+    apply_pool(sim, replicas=2, storage={"size": "3Gi"})
+    for _ in range(3):
+        assert sim.reconcile() == []
+    assert broker_pods(sim) == before
+    assert sim.recorder.events[events:] == []
+    sim.api.fail = lambda verb, kind, name: None
+    reconcile_until_settled(sim)
 
 
 def test_the_labels_of_a_pool_are_restored(sim: KubernetesSimulation) -> None:

@@ -107,7 +107,12 @@ UNUSABLE = [
     ({"tls.key": b"x"}, "InvalidSecret", "has no entry tls.crt"),
     ({"tls.crt": b"x"}, "InvalidSecret", "has no entry tls.key"),
     ({**_GOOD, "tls.crt": b"nonsense"}, "InvalidCertificate", ", entry tls.crt: there is no certificate"),
-    ({**_GOOD, "tls.key": b"nonsense"}, "InvalidKey", ", entry tls.key: "),
+    (
+        {**_GOOD, "tls.crt": b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"},
+        "InvalidCertificate",
+        ", entry tls.crt: a certificate cannot be read",
+    ),
+    ({**_GOOD, "tls.key": b"nonsense"}, "InvalidKey", ", entry tls.key: it is no private key, RSA or EC"),
     ({**_GOOD, "tls.key": a_pair().key}, "KeyMismatch", ": the key does not belong to the first certificate"),
     (as_data(a_pair(at_ms=NOW_MS - 200 * DAY_MS)), "Expired", ": it expired on 2026-08-"),
     (as_data(a_pair(at_ms=NOW_MS + 2 * DAY_MS)), "NotYetValid", ": it is valid from 2026-11-"),

@@ -122,7 +122,7 @@ def pending(cluster: BrokerCluster, listed: Listed, unavailable: Mapping[str, st
     }
     for name, what in used_by.items():
         if KIND in unavailable:
-            message = f"{API} {KIND}: {unavailable[KIND]}; is cert-manager installed?"
+            message = f"{API} {KIND}: {unavailable[KIND].strip()}; is cert-manager installed?"
             found[name] = Flaw("CertManagerNotAvailable", f"{what}: {message}")
             continue
         certificate = listed.find(KIND, name)

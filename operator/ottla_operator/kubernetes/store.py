@@ -92,12 +92,20 @@ class KubernetesStore:
         self._returned = {resource.key for resource in valid}
         cluster = f"{BrokerCluster.definition.kind}/{self._cluster}"
         live = self._live.get(cluster)
-        if live is None or _is_leaving(live) or any(resource.key == cluster for resource in valid):
+        if live is None or _is_leaving(live):
+            return valid
+        if any(resource.key == cluster for resource in valid) and not self._has_changed_pool():
             return valid
         # Without a valid BrokerCluster, the resources that refer to it wait; deletions until their deadline.
         if cluster in self._invalid_keys:
             await asyncio.gather(*(self._wait_for_cluster(r) for r in valid if not r.metadata.deleting))
         return [resource for resource in valid if self._is_overdue(resource.metadata.deletion_timestamp)]
+
+    def _has_changed_pool(self) -> bool:
+        """Whether a BrokerPool has changed since it was listed: nothing is planned without it. The change
+        causes an event, and another reconciliation."""
+        kind = f"{BrokerPool.definition.kind}/"
+        return any(key.startswith(kind) and key not in self._invalid_keys for key in self.withheld())
 
     def _refers_to_cluster(self, kind: str, item: Object) -> bool:
         if kind == BrokerCluster.definition.kind:

@@ -60,12 +60,13 @@ def given_pair(
         certificates = [x509.load_pem_x509_certificate(pem) for pem in certificates_in(chain)]
         if not certificates:
             return _refused("InvalidCertificate", f"{what}, entry {entries[0]}: there is no certificate")
-    except UNREADABLE as error:
-        return _refused("InvalidCertificate", f"{what}, entry {entries[0]}: {error}")
+    except UNREADABLE:
+        return _refused("InvalidCertificate", f"{what}, entry {entries[0]}: a certificate cannot be read")
     try:
         private = private_key(key)
-    except UNREADABLE as error:
-        return _refused("InvalidKey", f"{what}, entry {entries[1]}: {error}")
+    except UNREADABLE:
+        message = f"{what}, entry {entries[1]}: it is no private key, RSA or EC, in PEM without a password"
+        return _refused("InvalidKey", message)
     first = certificates[0]
     if first.public_key() != private.public_key():
         return _refused("KeyMismatch", f"{what}: the key does not belong to the first certificate")

@@ -23,6 +23,7 @@ Object = dict[str, Any]
 _STOP: Final = re.compile(r"^stop broker ([0-9]+): rolling restart: (.*)$")
 _SERVER: Final = re.compile(r"^replace pod (\S+)$")
 _SHOWN: Final = 8
+_STEPS_SHOWN: Final = 100
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -244,9 +245,11 @@ def _lines(report: Object) -> Iterator[str]:
     if report["steps"]:
         yield "steps, in their order:"
         width = len(str(len(report["steps"])))
-        for step in report["steps"]:
+        for step in report["steps"][:_STEPS_SHOWN]:
             number = str(step["number"]).rjust(width)
             yield f"  {number}. {_clock(step['atSeconds'])}  {_described(step)}"
+        if len(report["steps"]) > _STEPS_SHOWN:
+            yield f"  and {len(report['steps']) - _STEPS_SHOWN} more (-o json has them)"
     else:
         yield "nothing is to be done"
     yield ""

@@ -249,13 +249,13 @@ class ConnectCluster(Resource[ConnectClusterSpec, ConnectClusterStatus]):
                     yield Problem(f"spec.{name}", "is allowed with bootstrapServers only; use user")
         yield from _authentication_problems(spec.authentication)
         for setting in spec.config:
-            reason = _reserved(setting)
+            reason = reserved_setting(setting)
             if reason:
                 yield Problem(f"spec.config[{setting}]", f"is set by the operator: {reason}")
         yield from pod_problems(spec.template.pod, "spec.template.pod", "connect")
 
 
-def _reserved(setting: str) -> str:
+def reserved_setting(setting: str) -> str:
     """Why a worker's setting is not allowed, or ""."""
     for prefix in _OF_CLIENTS:
         setting = setting.removeprefix(prefix)

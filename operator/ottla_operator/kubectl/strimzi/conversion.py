@@ -1,4 +1,4 @@
-"""Kafka, KafkaNodePool, KafkaTopic and KafkaUser of Strimzi as resources of Ottla.
+"""Kafka, KafkaNodePool, KafkaTopic, KafkaUser and Connect's kinds of Strimzi as resources of Ottla.
 
 Fields that Ottla's models have under the same name are taken as they are, so that a field that a model gains
 is converted without a change here. What differs has a function below.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel
+from pydantic import Field as ModelField
 
 from ottla_operator.kubectl.strimzi.fields import LAST_APPLIED, Field, Original, fitted, fitted_items
 from ottla_operator.resources import API_VERSION
@@ -23,7 +24,14 @@ from ottla_operator.resources.cluster import (
     Rack,
     Storage,
 )
-from ottla_operator.resources.common import MANAGED_ANNOTATION, PAUSE_ANNOTATION, config_text
+from ottla_operator.resources.common import MANAGED_ANNOTATION, PAUSE_ANNOTATION, FreeForm, Model, config_text
+from ottla_operator.resources.connect import (
+    AutoRestart,
+    ClientAuthentication,
+    ClientTls,
+    ConnectPlugin,
+    reserved_setting,
+)
 from ottla_operator.resources.loading import parse_resource
 from ottla_operator.resources.pods import PodMetadata, PodSpec, Variable, VariablesSource, VolumeMount
 from ottla_operator.resources.quota import Limits
@@ -461,4 +469,116 @@ def _quota(
     return _resource("Quota", {**metadata, "name": name}, spec)
 
 
-_OTHERS: Final = {"KafkaTopic": _topic, "KafkaUser": _user}
+# ---- Kafka Connect
+
+
+class _WorkersPart(Model):
+    """The fields of ConnectClusterSpec that have the same names."""
+
+    replicas: int | None = None
+    bootstrap_servers: str | None = None
+    tls: ClientTls | None = None
+    authentication: ClientAuthentication | None = None
+    resources: FreeForm | None = None
+    plugins: list[ConnectPlugin] | None = None
+
+
+class _ConnectorPart(Model):
+    """The fields of ConnectorSpec that have the same names."""
+
+    class_name: str | None = ModelField(default=None, alias="class")
+    tasks_max: int | None = None
+    state: Literal["running", "paused", "stopped"] | None = None
+    auto_restart: AutoRestart | None = None
+
+
+_BOOTSTRAP: Final = re.compile(r"^([a-z0-9-]+)-kafka-bootstrap(\.[^,]*)?:[0-9]+$")
+_WORKER_SETTINGS: Final = {
+    "groupId": "group.id",
+    "configStorageTopic": "config.storage.topic",
+    "offsetStorageTopic": "offset.storage.topic",
+    "statusStorageTopic": "status.storage.topic",
+}
+
+
+def _connect(original: Original) -> Iterator[dict[str, Any]]:
+    """Workers of a cluster of Strimzi become those of the BrokerCluster that it becomes."""
+    source = original.field("spec")
+    metadata = _metadata(original)
+    spec: dict[str, Any] = {}
+    config = {ours: source[name].take() for name, ours in _WORKER_SETTINGS.items() if source[name]}
+    for name, given in source["config"].fields():
+        problem = reserved_setting(name)
+        if problem or not isinstance(given.value, str | int | float | bool):
+            given.leave(f"is set by the operator: {problem}" if problem else "must be a text or a number")
+        else:
+            config[name] = given.take()
+    own = _BOOTSTRAP.match(str(source["bootstrapServers"].value))
+    taken = ["replicas", "resources", "plugins"]
+    if own is None:
+        taken += ["bootstrapServers", "tls", "authentication"]
+    else:
+        source["bootstrapServers"].take()
+        spec["clusterRef"] = {"name": own[1]}
+        source["tls"].leave("the operator knows the certificates of the cluster's listeners")
+        _set(spec, "user", _user_of(source["authentication"]))
+    parts = {name: each.value for name, each in source.fields() if name in taken}
+    spec |= fitted(Field(original, source.path, parts), _WorkersPart)
+    if own is None and source["authentication"] and "authentication" not in spec:
+        source["authentication"].differs("must be added: without it, workers cannot connect")
+    _set(spec, "config", config)
+    heap = source["jvmOptions"]["-Xmx"]
+    if heap and re.fullmatch(r"[1-9][0-9]*[kKmMgG]", str(heap.value)):
+        spec["heap"] = heap.take()
+    template = _template(dict(source["template"].fields()), "connectContainer", "connect")
+    _set(spec, "template", template)
+    reason = "the image is Strimzi's; plugins come by spec.plugins, or by an image from Ottla's"
+    for name in ("image", "build"):
+        source[name].leave(reason)
+    source["version"].leave("workers run Kafka Connect 3.9; their image decides")
+    source["metricsConfig"].leave("every worker has /metrics for Prometheus without configuration")
+    for name in ("logging", "livenessProbe", "readinessProbe"):
+        source[name].leave("the operator sets it")
+    yield _resource("ConnectCluster", metadata, spec)
+
+
+def _user_of(authentication: Field) -> str | None:
+    """The User that workers authenticate as: that of Strimzi's Secret, which has the user's name."""
+    kind = authentication["type"].value
+    path = "certificateAndKey" if kind == "tls" else "passwordSecret"
+    name = authentication[path]["secretName"]
+    if kind not in ("tls", "scram-sha-512") or not name:
+        authentication.leave("it is no user of the cluster")
+        return None
+    for part in ("type", "username", "passwordSecret", "certificateAndKey"):
+        authentication[part].leave(f"spec.user is {name.value}, and the operator knows its Secret")
+    return str(name.take())
+
+
+def _connector(original: Original) -> Iterator[dict[str, Any]]:
+    source = original.field("spec")
+    label = original.field("metadata", "labels", STRIMZI_CLUSTER)
+    if not label:
+        source.differs(f"connectRef.name must be added: there is no label {STRIMZI_CLUSTER}")
+    parts = fitted(source.without("config"), _ConnectorPart)
+    spec = {"connectRef": {"name": label.take() or ""}, **parts}
+    if source["pause"].value is True and "state" not in spec:
+        source["pause"].take()
+        spec["state"] = "paused"
+    elif source["pause"].value is False:
+        source["pause"].leave("state has it")
+    config: dict[str, Any] = {}
+    for name, given in source["config"].fields():
+        if isinstance(given.value, str | int | float | bool) and name not in ("connector.class", "tasks.max"):
+            config[name] = given.take()
+    _set(spec, "config", config)
+    source["version"].leave("a worker has one version of a plugin")
+    yield _resource("Connector", _metadata(original), spec)
+
+
+_OTHERS: Final = {
+    "KafkaTopic": _topic,
+    "KafkaUser": _user,
+    "KafkaConnect": _connect,
+    "KafkaConnector": _connector,
+}
