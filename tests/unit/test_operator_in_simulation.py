@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.simulation.runner import Plan
-from ottla_operator.simulation.scenarios import one_await_more, simulate
+from ottla_operator.simulation.scenarios import later_steps, one_await_more, simulate
 
 pytestmark = pytest.mark.budget(10)
 
@@ -22,6 +22,12 @@ pytestmark = pytest.mark.budget(10)
 )
 def test_an_operator_that_is_killed_at_each_await_does_what_it_is_asked(scenario: str) -> None:
     result = simulate(Plan(1, 25.0, {}, workloads=(scenario,)), one_await_more)
+    assert not result.violation
+
+
+@pytest.mark.parametrize("scenario", ["load", "load and scale", "load cancelled"])
+def test_a_rebalance_by_load_ends_though_the_operator_is_killed_at_each_step(scenario: str) -> None:
+    result = simulate(Plan(1, 40.0, {}, workloads=(scenario,)), later_steps)
     assert not result.violation
 
 

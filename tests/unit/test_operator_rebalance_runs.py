@@ -148,6 +148,18 @@ def test_a_request_gets_a_proposal_in_mode_off_and_is_answered_once() -> None:
     assert world.state.proposal is None
 
 
+def test_bytes_in_flight_are_left_to_move() -> None:
+    world = World("Auto")
+    world.reconcile_until(lambda: bool(world.cluster.describe({}, access=False).reassigning))
+    world.reconcile(50)
+    in_flight = world.cluster.describe({}, access=False).reassigning
+    assert in_flight
+    assert world.state.progress is not None
+    assert world.state.proposal is not None
+    assert world.state.progress.bytes_left == world.state.proposal.bytes
+    world.reconcile_until(lambda: world.state.last is not None)
+
+
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_cancelled_rebalance_takes_back_what_is_in_flight_and_the_throttle(at: int) -> None:
     world = World(replicationThrottle="100M", concurrentPartitions=2)

@@ -421,27 +421,29 @@ def _go_on(
         ended = ended.model_copy(update={"brokers": len(members.desired)})
         return Run(Scaling(), ended, (("RebalanceCompleted", f"{proposal.id}: {message}"),))
     waits = busy or _unready(observed, members)
+    in_flight = {p.key: p.target_replicas for p in own}
     remaining = len(left) + len(own)
     message = f"{proposal.id}: {remaining} of {proposal.partitions} partitions to move"
     if waits:
         message += f"; waiting for {waits}"
     steps = () if waits else _batch(cluster.spec.rebalance, observed, left, proposal.id)
     progress = progress.model_copy(
-        update={"moved": moved, "bytes_left": _bytes_left(observed, left, proposal)}
+        update={"moved": moved, "bytes_left": _bytes_left(observed, {**left, **in_flight}, proposal)}
     )
     status = before.model_copy(update={"phase": "Moving", "message": message, "progress": progress})
     return Run(Scaling(steps, LOAD_REBALANCE, remaining, message, changes={} if waits else left), status)
 
 
-def _bytes_left(observed: Observed, left: Changes, proposal: RebalanceProposal) -> int:
-    """By the measured sizes; without these, by the share of the partitions."""
+def _bytes_left(observed: Observed, moves: Changes, proposal: RebalanceProposal) -> int:
+    """Of the replicas that are not in sync yet; by the measured sizes, without these by the share of the
+    partitions."""
     load = observed.load
     if load is None or not load.partitions:
-        return proposal.bytes * len(left) // max(1, proposal.partitions)
-    now = {partition.key: partition.replicas for partition in observed.kafka.partitions()}
+        return proposal.bytes * len(moves) // max(1, proposal.partitions)
+    synced = {p.key: {*p.isr, *p.origin_replicas} for p in observed.kafka.partitions()}
     return sum(
-        load.partitions[key].size * sum(broker not in now[key] for broker in replicas)
-        for key, replicas in left.items()
+        load.partitions[key].size * sum(broker not in synced[key] for broker in replicas)
+        for key, replicas in moves.items()
         if key in load.partitions
     )
 

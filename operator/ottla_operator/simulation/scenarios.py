@@ -427,6 +427,11 @@ def one_await_more(process: int) -> int:
     return process
 
 
+def later_steps(process: int) -> int:
+    """Each process gets through about one reconciliation, and is killed at another await than the others."""
+    return 40 + 7 * process % 130
+
+
 def lifetimes(source: random.Random) -> Lifetime:
     """Operators that are killed after few or many awaits, or live for long."""
     longest = source.choice((10, 40, 150))
