@@ -8,6 +8,7 @@ import pytest
 
 from ottla.controller import reassignment, topic_deletion
 from ottla.controller.context import ReplicaAssignment
+from ottla.metadata import znodes
 from ottla.metadata.znodes import NO_LEADER, TopicPartition
 from ottla.protocol.errors import ErrorCode, KafkaError
 from tests.worlds.simulated_controller import T0, SimulatedController
@@ -43,6 +44,25 @@ def test_a_reassignment_adds_replicas_waits_for_them_and_removes_the_old_ones() 
     assert simulation.reported() == [3, 4]
     assert simulation.stopped() == {1: (True, 2), 2: (True, 2)}
     assert T0 in simulation.effects.metadata
+
+
+def test_a_controller_that_takes_over_stops_the_removed_replicas_again() -> None:
+    """One that lost ZooKeeper's answer resigned before it had sent StopReplica, and its successor knew of no
+    reassignment: the removed broker kept its replica (found by the operator's simulation, seed 60)."""
+    simulation = SimulatedController(brokers=(1, 2, 3, 4))
+    simulation.create({0: (1, 2)})
+    move(simulation, [3, 4])
+    moving = assignment(simulation)
+    simulation.ask_isr([1, 2, 3, 4])
+    assert simulation.stopped() == {1: (True, 2), 2: (True, 2)}
+    written = {op.path for group in simulation.effects.writes for op in group}
+    assert written == {znodes.state_path(*T0)}
+    assert [op.path for group in simulation.effects.last_writes for op in group] == [znodes.topic_path("t")]
+
+    simulation.context.topics["t"].assignments[0] = moving  # as without the last write
+    simulation.decide(reassignment.advance_all)
+    assert simulation.stopped() == {1: (True, 3), 2: (True, 3)}
+    assert assignment(simulation) == ReplicaAssignment((3, 4))
 
 
 def test_a_leader_in_the_target_stays_leader() -> None:

@@ -57,7 +57,7 @@ class SimulatedController:
         self.effects = Effects()
         before = dict(self.context.leaders)
         result = decision(self.context, self.effects)
-        for group in self.effects.writes:
+        for group in (*self.effects.writes, *self.effects.last_writes):
             self.tree.apply(group, 0)
         self._check_invariants(before)
         return result

@@ -145,7 +145,8 @@ class ActiveController:
         return Check(znodes.CONTROLLER_EPOCH, self._epoch_version)
 
     async def apply(self, effects: Effects) -> dict[int, asyncio.Future[Any]]:
-        """Write the effects, then send the requests. Returns futures of UpdateMetadata responses by broker.
+        """Write the effects, send the requests, then write the last of the effects. Returns futures of
+        UpdateMetadata responses by broker.
 
         Raises StoreConflict or StoreUnavailable when a write failed; the controller must resign then, because
         its state is ahead of the store.
@@ -163,6 +164,7 @@ class ActiveController:
                 response = self._channels.send(broker, message)
                 if response is not None and isinstance(message, m.UpdateMetadataRequest):
                     acknowledged[broker] = response
+        await pipelined(lambda group: asyncio.ensure_future(self.fenced_multi(group)), effects.last_multis())
         self._local_metadata_update = acknowledged.get(
             self.context.controller_id, self._local_metadata_update
         )

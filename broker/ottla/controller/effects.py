@@ -1,8 +1,8 @@
 """Effects of a decision: nodes to write, requests to send (ControllerBrokerRequestBatch), topics to remove.
 
-Filled by the decision modules, applied by `ActiveController.apply`: first all writes (each a multi that
-checks the controller epoch), then the requests. Effects name partitions, not values: `requests` builds the
-requests from the state after the decision, one request of each kind per broker.
+Filled by the decision modules, applied by `ActiveController.apply`: first the writes (each a multi that
+checks the controller epoch), then the requests, then the last writes. Effects name partitions, not values:
+`requests` builds the requests from the state after the decision, one request of each kind per broker.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ class Effects:
     def __init__(self) -> None:
         self.writes: list[tuple[Operation, ...]] = []
         """Groups of operations in writing order; the operations of a group are in one multi (`multis`)."""
+        self.last_writes: list[tuple[Operation, ...]] = []
+        """The same, written when the requests have been sent: a controller that takes over and finds them
+        missing decides and sends once more."""
         self.leader_and_isr: dict[int, dict[TopicPartition, bool]] = {}
         """broker -> partition -> whether the replica is new on the broker."""
         self.full_leader_and_isr: set[int] = set()
@@ -56,6 +59,7 @@ class Effects:
     def empty(self) -> bool:
         return not (
             self.writes
+            or self.last_writes
             or self.leader_and_isr
             or self.stop_replicas
             or self.metadata
@@ -69,20 +73,11 @@ class Effects:
 
     def multis(self) -> list[list[Operation]]:
         """The writes in order, grouped into as few multis as the size limits allow."""
-        multis: list[list[Operation]] = []
-        size = 0
-        for operations in self.writes:
-            more = sum(map(_size, operations))
-            if (
-                not multis
-                or len(multis[-1]) + len(operations) > OPERATIONS_PER_MULTI_MAX
-                or size + more > BYTES_PER_MULTI_MAX
-            ):
-                multis.append([])
-                size = 0
-            multis[-1] += operations
-            size += more
-        return multis
+        return _multis(self.writes)
+
+    def last_multis(self) -> list[list[Operation]]:
+        """The last writes, grouped like this."""
+        return _multis(self.last_writes)
 
     def add_leader_and_isr(self, tp: TopicPartition, brokers: Iterable[int], *, new: bool = False) -> None:
         for broker in brokers:
@@ -96,6 +91,23 @@ class Effects:
 
     def add_update_metadata(self, tp: TopicPartition) -> None:
         self.metadata[tp] = None
+
+
+def _multis(writes: Iterable[tuple[Operation, ...]]) -> list[list[Operation]]:
+    multis: list[list[Operation]] = []
+    size = 0
+    for operations in writes:
+        more = sum(map(_size, operations))
+        if (
+            not multis
+            or len(multis[-1]) + len(operations) > OPERATIONS_PER_MULTI_MAX
+            or size + more > BYTES_PER_MULTI_MAX
+        ):
+            multis.append([])
+            size = 0
+        multis[-1] += operations
+        size += more
+    return multis
 
 
 def _size(operation: Operation) -> int:

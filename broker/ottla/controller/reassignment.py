@@ -5,8 +5,9 @@ of the original and the target replicas, and `adding` and `removing` are their d
 completes it when every target replica is in the ISR. A new controller continues it from the topic's node.
 
 Called for AlterPartitionReassignments, and after every change of an ISR or of the brokers.
-Invariants: the assignment and the leader of one step are written in one multi; a step never removes the
-last in-sync replica.
+Invariants: the assignment and the leader of a step are written in one multi, but for the last step: its
+assignment is written when StopReplica has been sent, as by Kafka (B6 of onPartitionReassignment), so that a
+controller that takes over in between sends it again. A step never removes the last in-sync replica.
 """
 
 from __future__ import annotations
@@ -134,14 +135,9 @@ def advance(context: ControllerContext, effects: Effects, tp: TopicPartition) ->
             return
     done = ReplicaAssignment(target)
     _set_assignment(context, tp, done)
-    changed = leadership.change(
-        context,
-        effects,
-        tp,
-        leader,
-        tuple(r for r in current.isr if r in target),
-        with_operations=[_topic_write(context, tp.topic)],
-    )
+    isr = tuple(r for r in current.isr if r in target)
+    changed = leadership.change(context, effects, tp, leader, isr)
+    effects.last_writes.append((_topic_write(context, tp.topic),))
     for replica in assignment.removing:
         # An offline broker keeps its files; it deletes them when it is back and is not a replica any more.
         if replica in context.brokers:
