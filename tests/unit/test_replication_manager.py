@@ -11,6 +11,8 @@ from uuid import UUID
 
 import pytest
 
+from ottla.metadata.stored_topics import StoredTopic, StoredTopics
+from ottla.metadata.znodes import TopicAssignment
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
     AlterPartitionRequest,
@@ -21,6 +23,7 @@ from ottla.protocol.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
+from ottla.replication.requests import TYPE_FULL
 from ottla.storage.log import Log, LogAppendInfo
 from ottla.storage.log_manager import LogManager
 from tests.worlds.replication_brokers import NO_ID, TOPIC, TOPIC_ID, Brokers, error_of, until
@@ -355,6 +358,32 @@ def test_requests_of_a_former_controller_are_fenced(tmp_path: Path) -> None:
         stopped = brokers[1].manager.apply_stop_replica(stop_replica(delete=True), 4)
         assert stopped.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
         assert brokers[1].logs.get(TOPIC, 0) is not None
+
+    run_scenario(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+@pytest.mark.parametrize("assigned", [None, {0: (1, 2), 1: (2, 3)}, {0: (1, 2), 1: (1, 2)}])
+def test_a_replica_that_was_removed_while_the_session_had_ended_is_deleted(
+    tmp_path: Path, is_full: bool, assigned: dict[int, tuple[int, ...]] | None
+) -> None:
+    """Found by the operator's simulation, seed 101: the broker had missed StopReplica, and went on fetching.
+    What the store assigns is kept, whatever a late request says; None: its node cannot be read."""
+
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(1, leader=2, epoch=0, partitions=2)
+        request = brokers.order(leader=2, epoch=1)
+        request.type = TYPE_FULL if is_full else 1
+        manager = brokers[1].manager
+        assert (TOPIC in manager.states_to_verify(request, 7)) == is_full
+        stored: StoredTopics = {}
+        if assigned is not None:
+            stored[TOPIC] = StoredTopic(TopicAssignment(assigned, topic_id=TOPIC_ID), deleting=False)
+        manager.apply_leader_and_isr(request, 7, stored)
+        assert manager.partition(TOPIC, 0).leader_epoch == 1
+        gone = is_full and assigned is not None and 1 not in assigned[1]
+        assert (brokers[1].logs.get(TOPIC, 1) is None) == gone
+        assert (manager.find(TOPIC, 1) is None) == gone
 
     run_scenario(tmp_path, scenario)
 

@@ -36,6 +36,7 @@ from ottla.replication.partition import Partition, ReplicationListener
 from ottla.replication.requests import (
     EPOCH_DURING_DELETE,
     NO_LEADER_EPOCH,
+    TYPE_FULL,
     PartitionKey,
     PartitionState,
     StopState,
@@ -175,8 +176,17 @@ class ReplicaManager:
 
     def states_to_verify(self, request: m.LeaderAndIsrRequest, version: int) -> set[str]:
         """The topics of the request that must be read from the store before it is applied: it would create a
-        replica, or its topic id is not that of the existing replica."""
-        return {s.topic for s in partition_states(request, version) if self._must_verify(s)}
+        replica, or its topic id is not that of the existing replica. And those of replicas that it lacks."""
+        unnamed = {topic for topic, _ in self._unnamed(request, version)}
+        return unnamed.union(s.topic for s in partition_states(request, version) if self._must_verify(s))
+
+    def _unnamed(self, request: m.LeaderAndIsrRequest, version: int) -> list[PartitionKey]:
+        """The replicas that a request with all replicas of this broker does not name: they were removed while
+        its session had ended, so that it got no StopReplica. Kafka's brokers keep such replicas."""
+        if request.type != TYPE_FULL:
+            return []
+        named = {state.key for state in partition_states(request, version)}
+        return [key for key in self._partitions if key not in named]
 
     def _must_verify(self, state: PartitionState) -> bool:
         log = self._logs.get(*state.key)
@@ -241,6 +251,9 @@ class ReplicaManager:
             if partition is not None:
                 accepted.append((partition, state))
         self._apply_states(accepted, errors)
+        if stored is not None:
+            for topic, number in self._unnamed(request, version):
+                self._stop(StopState(topic, number, NO_LEADER_EPOCH, delete=True), stored)
         return leader_and_isr_response(request, version, errors)
 
     def _accept(

@@ -21,6 +21,8 @@ NO_LEADER_EPOCH = -1
 """StopReplica before version 3 has no leader epoch, and is not fenced."""
 EPOCH_DURING_DELETE = -2
 """The deletion of a topic does not increment leader epochs; this value is above all of them."""
+TYPE_FULL = 2
+"""LeaderAndIsr's Type: the request names every replica of the broker."""
 
 
 @dataclass(frozen=True, slots=True)
