@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import os
-import socket
 import ssl
 import threading
 import urllib.request
@@ -22,6 +21,7 @@ from ottla_operator.kubernetes import admission
 from ottla_operator.kubernetes.admission import Reviewer, review
 from ottla_operator.kubernetes.api import Api, ApiError, load_config
 from ottla_operator.kubernetes.webhook_certificate import CONFIGURATION, WebhookCertificate
+from tests.judges.up_session import free_ports
 from tests.worlds.fake_api_server import FakeApiServer, kubeconfig
 from tests.worlds.kubernetes_simulation import NAMESPACE, InMemoryApi
 
@@ -302,9 +302,7 @@ def asked(port: int, new: dict[str, Any], old: dict[str, Any] | None = None) -> 
 def test_kopf_serves_the_reviews(
     server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_ports(1)
     full = {"apiVersion": "ottla.dev/v1alpha1"}
     with serving(tmp_path / "files", port):
         refused = asked(port, {**cluster(**WRONG), **full})
