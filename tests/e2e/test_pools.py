@@ -89,7 +89,7 @@ def test_a_cluster_moves_to_pools_and_back_under_load(kube: Kube, pooled: Cluste
         wait_for("the deleted pool's brokers have left", _settled(pooled, 0, 1, 2), _SCALE_S)
         traffic.wait_for_more(200)
         traffic.assert_lost_nothing()
-    left = [name for kind, name, _ in pooled.children() if "-broker-1" in name]
+    left = [name for kind, name, _ in pooled.children() if "-broker-10" in name]
     assert left == []
     claims = [item["metadata"]["name"] for item in kube.list("pvc", pooled.namespace)]
-    assert not [name for name in claims if "-broker-1" in name]
+    assert not [name for name in claims if "-broker-10" in name]
