@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import NoReturn, Protocol, TypeVar
 
 from ottla_operator.conditions import Finding
 from ottla_operator.planning.backups import BackupOutcome
@@ -333,3 +333,45 @@ class Environment:
     """None: backups are not taken."""
     gate: RollGate | None = None
     """None: no other clusters are waited for."""
+
+
+class NoSecrets:
+    """The interface `Secrets` for resources that have none."""
+
+    async def read(self, names: Collection[str]) -> Mapping[str, Secret]:
+        return {}
+
+    async def put(self, owner: AnyResource, name: str, data: Mapping[str, bytes]) -> None:
+        _unused()
+
+    async def delete(self, owner: AnyResource, name: str) -> None:
+        _unused()
+
+    async def release(self, owner: AnyResource) -> None:
+        """There is nothing to delete."""
+
+
+class NoDrivers:
+    """The interface `Drivers` without pipelines."""
+
+    def traits(self, pipeline: Pipeline) -> Mapping[str, str]:
+        _unused()
+
+    async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
+        return {}
+
+    async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Ensured:
+        _unused()
+
+    async def start(self, pipeline: Pipeline, launch: DriverLaunch) -> None:
+        _unused()
+
+    async def stop(self, pipeline: Pipeline, after: DriverLaunch | None) -> None:
+        _unused()
+
+    async def remove(self, pipeline: Pipeline) -> None:
+        _unused()
+
+
+def _unused() -> NoReturn:
+    raise AssertionError("neither simulations nor rehearsals have Secrets and pipelines")

@@ -10,21 +10,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NoReturn, TypeVar
+from typing import Final, TypeVar
 
 from ottla_operator.conditions import find, is_true
 from ottla_operator.planning.observed import (
-    DriverInstance,
     GroupQuery,
     KafkaState,
     Observed,
     PartitionKey,
-    Secret,
     partition_name,
 )
-from ottla_operator.planning.pipeline_config import DriverLaunch
 from ottla_operator.planning.revision import PerBroker
 from ottla_operator.planning.steps import KafkaStep
 from ottla_operator.platform.interfaces import (
@@ -34,6 +31,8 @@ from ottla_operator.platform.interfaces import (
     Environment,
     InvolvedObject,
     Kafka,
+    NoDrivers,
+    NoSecrets,
     Platform,
     Recorder,
     StepFailed,
@@ -442,7 +441,7 @@ def _environment(
     platform: Platform, kafka: Kafka, store: Store, clock_ms: Callable[[], int], recorder: Recorder
 ) -> Environment:
     return Environment(
-        *(platform, kafka, store, _NoSecrets(), _NoDrivers(), clock_ms, recorder),
+        *(platform, kafka, store, NoSecrets(), NoDrivers(), clock_ms, recorder),
         random_bytes=bytes,
         compute=_compute,
     )
@@ -552,48 +551,6 @@ class _Recorder:
 
     def record(self, resource: InvolvedObject, reason: str, message: str, *, warning: bool = False) -> None:
         self.note(resource.key, reason, message, warning)
-
-
-class _NoSecrets:
-    """The interface `Secrets` for resources that have none."""
-
-    async def read(self, names: Collection[str]) -> Mapping[str, Secret]:
-        return {}
-
-    async def put(self, owner: AnyResource, name: str, data: Mapping[str, bytes]) -> None:
-        _unused()
-
-    async def delete(self, owner: AnyResource, name: str) -> None:
-        _unused()
-
-    async def release(self, owner: AnyResource) -> None:
-        """There is nothing to delete."""
-
-
-class _NoDrivers:
-    """The interface `Drivers` without pipelines."""
-
-    def traits(self, pipeline: Pipeline) -> Mapping[str, str]:
-        _unused()
-
-    async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
-        return {}
-
-    async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Ensured:
-        _unused()
-
-    async def start(self, pipeline: Pipeline, launch: DriverLaunch) -> None:
-        _unused()
-
-    async def stop(self, pipeline: Pipeline, after: DriverLaunch | None) -> None:
-        _unused()
-
-    async def remove(self, pipeline: Pipeline) -> None:
-        _unused()
-
-
-def _unused() -> NoReturn:
-    raise AssertionError("resources with Secrets and pipelines are not rehearsed")
 
 
 async def _compute(work: Callable[[], T], /) -> T:

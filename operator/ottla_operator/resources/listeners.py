@@ -52,6 +52,25 @@ class IssuerRef(Model):
     group: ObjectName = Field(default="cert-manager.io", description="The API group of the kind.")
 
 
+_LoadBalancerIp = Annotated[
+    str | None,
+    Field(
+        alias="loadBalancerIP",
+        description="The address to request, where the provider of load balancers can. Default: the "
+        "provider chooses one.",
+    ),
+]
+_ExternalIps = Annotated[
+    list[str] | None,
+    Field(
+        alias="externalIPs",
+        max_length=100,
+        description="Addresses of nodes at which the Service accepts connections, too, for nodeport. "
+        "Default: none.",
+    ),
+]
+
+
 class BootstrapAccess(Model):
     alternative_names: list[_Host] | None = Field(
         default=None,
@@ -67,19 +86,8 @@ class BootstrapAccess(Model):
         description="The node port of the bootstrap Service, for nodeport and loadbalancer. Default: "
         "Kubernetes chooses one.",
     )
-    load_balancer_ip: str | None = Field(
-        default=None,
-        alias="loadBalancerIP",
-        description="The address to request, where the provider of load balancers can. Default: the "
-        "provider chooses one.",
-    )
-    external_ips: list[str] | None = Field(
-        default=None,
-        alias="externalIPs",
-        max_length=100,
-        description="Addresses of nodes at which the Service accepts connections, too, for nodeport. "
-        "Default: none.",
-    )
+    load_balancer_ip: _LoadBalancerIp = None
+    external_ips: _ExternalIps = None
     annotations: _Texts | None = Field(
         default=None, description="Annotations of the Service, and of the Ingress or TLSRoute. Default: none."
     )
@@ -105,19 +113,8 @@ class BrokerAccess(Model):
         description="The node port of the broker's Service, for nodeport and loadbalancer. Default: "
         "Kubernetes chooses one.",
     )
-    load_balancer_ip: str | None = Field(
-        default=None,
-        alias="loadBalancerIP",
-        description="The address to request, where the provider of load balancers can. Default: the "
-        "provider chooses one.",
-    )
-    external_ips: list[str] | None = Field(
-        default=None,
-        alias="externalIPs",
-        max_length=100,
-        description="Addresses of nodes at which the Service accepts connections, too, for nodeport. "
-        "Default: none.",
-    )
+    load_balancer_ip: _LoadBalancerIp = None
+    external_ips: _ExternalIps = None
     annotations: _Texts | None = Field(
         default=None,
         description="Annotations of the Service, and of the Ingress or TLSRoute. Default: "

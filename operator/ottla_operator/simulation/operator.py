@@ -13,12 +13,12 @@ from typing import Any, Final, TypeVar
 
 from ottla.simulation.cluster import Cluster, Violation
 from ottla.simulation.loop import Process
-from ottla_operator.platform.interfaces import Environment
+from ottla_operator.platform.interfaces import Environment, NoDrivers, NoSecrets
 from ottla_operator.platform.kafka import KafkaAdmin
 from ottla_operator.reconcile import Reconciler
 from ottla_operator.simulation.platform import SimulatedPlatform
 from ottla_operator.simulation.rebalances import SimulatedLoads
-from ottla_operator.simulation.resources import NoDrivers, NoSecrets, SimulatedStore, TimelineRecorder
+from ottla_operator.simulation.resources import SimulatedStore, TimelineRecorder
 from ottla_operator.step_executor import ReconcileResult
 
 BUSY_S: Final = 1.0

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
 
 from ottla.simulation.cluster import Cluster
-from ottla_operator.planning.observed import DriverInstance, Secret
-from ottla_operator.platform.interfaces import Ensured, InvolvedObject
-from ottla_operator.resources import AnyResource, Pipeline
+from ottla_operator.platform.interfaces import InvolvedObject
+from ottla_operator.resources import AnyResource
 from ottla_operator.resources.common import Status
 from ottla_operator.resources.loading import parse_resource
 
@@ -82,45 +80,3 @@ class TimelineRecorder:
 
     def record(self, resource: InvolvedObject, reason: str, message: str, *, warning: bool = False) -> None:
         self._cluster.note("operator", f"{'warning ' if warning else ''}{reason} {resource.key}: {message}")
-
-
-class NoSecrets:
-    """The interface `Secrets` for resources that have none."""
-
-    async def read(self, names: Collection[str]) -> Mapping[str, Secret]:
-        return {}
-
-    async def put(self, owner: AnyResource, name: str, data: Mapping[str, bytes]) -> None:
-        _unused()
-
-    async def delete(self, owner: AnyResource, name: str) -> None:
-        _unused()
-
-    async def release(self, owner: AnyResource) -> None:
-        """There is nothing to delete."""
-
-
-class NoDrivers:
-    """The interface `Drivers` without pipelines."""
-
-    def traits(self, pipeline: Pipeline) -> Mapping[str, str]:
-        _unused()
-
-    async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
-        return {}
-
-    async def ensure_children(self, pipeline: Pipeline, launch: object) -> Ensured:
-        _unused()
-
-    async def start(self, pipeline: Pipeline, launch: object) -> None:
-        _unused()
-
-    async def stop(self, pipeline: Pipeline, after: object) -> None:
-        _unused()
-
-    async def remove(self, pipeline: Pipeline) -> None:
-        _unused()
-
-
-def _unused() -> NoReturn:
-    raise AssertionError("the simulation has no Secrets and no pipelines")

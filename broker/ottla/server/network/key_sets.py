@@ -22,8 +22,8 @@ FETCH_S: Final = 10.0
 UNKNOWN_KEY_PAUSE_S: Final = 60.0
 """For the same unknown key the set is fetched once in this time, as in Kafka's RefreshingHttpsJwks."""
 FETCH_PAUSE_S: Final = 1.0
-"""Between two fetches for unknown keys; Kafka has no such pause, so that anybody can make it fetch anew at
-each connection."""
+"""Between two fetches for unknown keys; Kafka has no such pause, so that any client can make it fetch again
+at each connection."""
 UNKNOWN_KEYS_MAX: Final = 16
 KEY_ID_MAX: Final = 1000
 _SETTING: Final = "sasl.oauthbearer.jwks.endpoint.url"
