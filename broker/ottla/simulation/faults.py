@@ -178,10 +178,14 @@ class FaultInjector:
         self.executed.append(fault)
         source = random.Random(fault.choice)
         if fault.kind not in UNDISTURBING:
-            until_s = cluster.loop.now + fault.duration_s + RECOVERED_S
-            self.disturbed[broker_id] = max(self.disturbed.get(broker_id, 0.0), until_s)
+            self._disturb(broker_id, fault.duration_s)
         method = getattr(self, "_" + fault.kind.lower().replace(" ", "_"))
         method(fault, machine, source)
+
+    def _disturb(self, broker_id: int, duration_s: float) -> None:
+        """A fault that lasts so long affects a broker from now on."""
+        until_s = self.cluster.loop.now + duration_s + RECOVERED_S
+        self.disturbed[broker_id] = max(self.disturbed.get(broker_id, 0.0), until_s)
 
     # --- processes and machines ---
 
@@ -429,13 +433,15 @@ class FaultInjector:
 
     def _at_a_request(self, fault: Fault, machine: Machine, source: random.Random) -> None:
         """The next request of a kind is late, or its response, or the connection breaks after it, or one of
-        both sides is killed. Meanwhile a broker may lose its power, or the sender not learn what changes in
-        ZooKeeper."""
+        both sides is killed. Meanwhile the sender may not learn what changes in ZooKeeper, or another broker
+        may lose its power and maybe not reach the sender when it is back, or the controller and the leaders
+        may change."""
         watching = self.cluster.network.on_write
         kind, earlier = source.choice(REQUESTS), source.choice((0, 0, 1, 3))
         what = source.choice(("late", "late", "late", "late answer", "reset", "kill sender", "kill receiver"))
         delay_s = source.choice((0.3, 2.0, 6.0)) * (0.5 + source.random())
-        kill_s, besides = source.choice((0.0, 0.001, 0.01)), source.choice(("", "", "store", "power"))
+        kill_s = source.choice((0.0, 0.001, 0.01))
+        besides = source.choice(("", "", "store", "power", "power and cut", "controller"))
 
         def on_write(side: Side, data: bytes | bytearray | memoryview) -> None:
             nonlocal earlier
@@ -463,8 +469,17 @@ class FaultInjector:
             short = replace(fault, duration_s=min(fault.duration_s, 2.0))
             if besides == "store":
                 self._soon(partial(self._cut, short, [HOST], [side.host], both_ways=False))
-            elif besides == "power" and not self._is_kept(machine):
-                self._soon(self._power, short, machine, source, after_s=0.05)
+            elif besides and not self._is_kept(machine):
+                self._disturb(machine.id, delay_s + 2.0)
+                if besides == "controller":
+                    self._soon(self._controller_moves, fault, machine, source)
+                    after_s = delay_s * source.random() / 2
+                    self._soon(self._leader_moves, short, machine, source, after_s=after_s)
+                else:
+                    self._soon(self._power, short, machine, source, after_s=0.05)
+                    if besides == "power and cut" and machine.host != side.host:
+                        longer = replace(fault, duration_s=delay_s + 2.0)
+                        self._soon(self._cut, longer, [machine.host], [side.host])
 
         def undo() -> None:
             if on_write in watching:
@@ -480,8 +495,7 @@ class FaultInjector:
     def _kill_host(self, host: str, delay_s: float) -> None:
         for machine in self.cluster.machines.values():
             if machine.host == host and machine.is_running and not self._is_kept(machine):
-                until_s = self.cluster.loop.now + delay_s + RECOVERED_S
-                self.disturbed[machine.id] = max(self.disturbed.get(machine.id, 0.0), until_s)
+                self._disturb(machine.id, delay_s)
                 self.cluster.kill(machine.id)
                 self._start_later(machine.id, delay_s)
 

@@ -174,7 +174,12 @@ class Purgatory:
             self._notify_sessions(p, consumers=False)
 
     def changed(self, p: WatchedPartition) -> None:
-        if (p.topic, p.partition) in self._in_sessions:
+        key = (p.topic, p.partition)
+        if key in self._consumers or key in self._followers:
+            self._advanced[key] = p
+            self._appended[key] = None
+            self._schedule_drain()
+        if key in self._in_sessions:
             self._notify_sessions(p)
 
     def became_leader(self, p: WatchedPartition) -> None:
@@ -195,9 +200,8 @@ class Purgatory:
         of the new epoch (its records are still in the log of a leader that was re-elected)."""
         key = (p.topic, p.partition)
         self._round_sizes.pop(key, None)
-        if key in self._produces or key in self._consumers or key in self._followers:
+        if key in self._produces:
             self._advanced[key] = p
-            self._appended[key] = None
             self._schedule_drain()
         self.changed(p)
 
