@@ -3,8 +3,8 @@
 Callbacks and one timer, no task or future per request. Called by the produce and fetch handlers and the
 broker's group log (to wait), and by replication as its ReplicationListener (to complete them).
 
-- `ReplicationWait`: a queue of callbacks per partition. Offsets of a partition are appended in order, so the
-  high watermark completes them from the front, and a check costs what it completes.
+- `ReplicationWait`: a queue of callbacks per partition, in the order of their offsets: the high watermark
+  completes them from the front, and a check costs what it completes.
 - `FetchWatcher`s are kept per partition, followers' (completed by appends) apart from consumers' (completed
   by the high watermark). Those of fetch sessions are not kept here: the session cache has the fetch that
   waits for a partition, and is notified of each change even while no fetch waits.
@@ -25,8 +25,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Protocol
 
 from ottla.protocol.errors import ErrorCode
@@ -125,7 +127,10 @@ class Purgatory:
         queue = self._produces.get(key)
         if queue is None:
             queue = self._produces[key] = deque()
-        queue.append(wait)
+        if queue and offset < queue[-1].offset:  # a duplicate of an earlier batch
+            insort(queue, wait, key=attrgetter("offset"))
+        else:
+            queue.append(wait)
         self._set_deadline(wait, timeout_ms)
 
     def watch_fetch(self, watcher: FetchWatcher, timeout_ms: int) -> None:
