@@ -68,8 +68,14 @@ from ottla_operator.planning.observed import BrokerInstance, ZooKeeperServer, Zo
 from ottla_operator.planning.revision import RESTART_OF_BROKER, PerBroker
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import Listener, ListenerStatus, Storage
-from ottla_operator.resources.common import RENEW_ANNOTATION, REPLACE_KEY_ANNOTATION, RESTART_POD_ANNOTATION
+from ottla_operator.resources.cluster_status import ListenerStatus
+from ottla_operator.resources.common import (
+    RENEW_ANNOTATION,
+    REPLACE_KEY_ANNOTATION,
+    RESTART_POD_ANNOTATION,
+    Storage,
+)
+from ottla_operator.resources.listeners import Listener
 
 log = logging.getLogger(__name__)
 
