@@ -442,7 +442,12 @@ class EmptyKafka:
     """The Kafka interface of a cluster without topics; its brokers are those with an address."""
 
     async def observe(
-        self, brokers: Sequence[Address], groups: Collection[str], *, access: bool = False
+        self,
+        brokers: Sequence[Address],
+        groups: Collection[str],
+        *,
+        access: bool = False,
+        log_dirs: bool = False,
     ) -> KafkaState:
         hosts = (host.split(".") for host, _ in brokers)
         found = (naming.broker_of_pod(service.removesuffix("-brokers"), pod) for pod, service, *_ in hosts)
