@@ -26,6 +26,7 @@ from ottla.client.admin_types import (
 from ottla.client.errors import (
     NetworkError,
     NoReassignmentInProgressError,
+    ReplicaNotAvailableError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
@@ -467,7 +468,7 @@ async def _move(admin: AdminClient, step: steps.MoveReplicas) -> None:
     moves = {(*key, step.broker): path for key, path in step.log_dirs.items()}
     for replica, error in (await admin.alter_replica_log_dirs(moves)).errors.items():
         # The replica has left the broker, or its topic is gone.
-        if error.code not in (ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        if not isinstance(error, (ReplicaNotAvailableError, UnknownTopicOrPartitionError)):
             raise StepFailed("KafkaError", f"{step}: {replica.topic}-{replica.partition}: {error}")
 
 

@@ -459,13 +459,10 @@ class SimulatedCluster:
         return self.placed.setdefault((broker, key), volumes[key[1] % len(volumes)])
 
     def _move(self, step: MoveReplicas) -> None:
-        rate = self.timing.bytes_per_s
         for key, path in step.log_dirs.items():
-            size, volume = self.sizes.get(key, 0), volume_of(path)
+            volume = volume_of(path)
             assert volume is not None, f"{path} is a log directory"
-            self.moved_bytes += size
-            took_ms = self.timing.move + (int(1000 * size / rate) if rate else 0)
-            self._moving[step.broker, key] = (volume, self.now_ms + took_ms)
+            self._moving[step.broker, key] = (volume, self._arrival_ms(step.broker, key))
 
     def _log_dirs(self) -> dict[int, tuple[LogDir, ...]]:
         found = {}
