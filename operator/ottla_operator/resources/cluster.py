@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Final, Literal, get_args
 from pydantic import Field, PrivateAttr, model_validator
 
 from ottla.metadata.inter_broker import VERSIONS
+from ottla.security.authorizer import CLASS_NAME, SUPER_USERS
 from ottla_operator.resources.authentication import ListenerAuthentication, TrustedCertificates
 from ottla_operator.resources.backup import BackupSpec, BackupStatus, backup_problems
 from ottla_operator.resources.common import (
@@ -82,7 +83,7 @@ _SERVER: Final = r"\s*([[][0-9A-Fa-f:.%a-z]+[]]|[^\s:/,\[\]]+)(:[1-9][0-9]{0,4})
 _CONNECT_STRING: Final = rf"^{_SERVER}(,{_SERVER})*(/([^/\s](.*[^/\s])?)?)?$"
 
 _ZOOKEEPER_SECURITY = ("zookeeper.set.acl", "zookeeper.ssl.", "zookeeper.clientCnxnSocket")
-_AUTHORIZATION_SETTINGS = ("authorizer.class.name", "super.users")
+_AUTHORIZATION_SETTINGS = (CLASS_NAME, SUPER_USERS)
 _MIN_ISR: Final = "min.insync.replicas"
 _FACTORS: Final = {
     "default.replication.factor": "no write with acks=all can succeed in topics with the default",
@@ -155,19 +156,36 @@ class Listener(Model):
         )
 
 
+_CLASS_OF_CUSTOM: Final = "type custom requires authorizerClass; no other type has it"
+
+
 class Authorization(Model):
     model_config = rules(
         Rule(
             "superUsers must be names, without ;",
             "!has(self.superUsers) || self.superUsers.all(u, u.matches('^[^;]*[^; ][^;]*$'))",
-        )
+        ),
+        Rule(
+            _CLASS_OF_CUSTOM,
+            "(self.type == 'custom') == has(self.authorizerClass)",
+        ),
     )
 
-    type: Literal["simple"] = Field(description="Kafka's ACLs.")
+    type: Literal["simple", "custom"] = Field(
+        description="simple: Kafka's ACLs. custom: a class of your own, without ACLs."
+    )
+    authorizer_class: str | None = Field(
+        default=None,
+        max_length=253,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$",
+        description="The Python class of type custom, as module:Class. Brokers import the module from the "
+        "image, or from a volume of template.pod that PYTHONPATH names. The class gets the settings of "
+        "config; those that start with authorizer. are its own.",
+    )
     super_users: list[Annotated[str, Field(max_length=512)]] = Field(
         default_factory=list,
         max_length=1000,
-        description="Names of super users: CN=NAME for a certificate, NAME for SCRAM.",
+        description="Names of super users, who may do everything: CN=NAME for a certificate, NAME for SCRAM.",
     )
 
 
@@ -1050,6 +1068,10 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             yield Problem(path, _OF_SECURED)
         if self.spec.authorization is None:
             return
+        if (self.spec.authorization.type == "custom") != (
+            self.spec.authorization.authorizer_class is not None
+        ):
+            yield Problem("spec.authorization.authorizerClass", _CLASS_OF_CUSTOM)
         for n, user in enumerate(self.spec.authorization.super_users):
             if not user.strip() or ";" in user:
                 yield Problem(
@@ -1061,6 +1083,9 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
 
     def notes(self) -> Iterator[str]:
         settings = config_texts(self.spec.config)
+        authorization = self.spec.authorization
+        if authorization is not None and authorization.authorizer_class is not None:
+            settings |= {CLASS_NAME: authorization.authorizer_class}
         _, warnings = broker_settings_problems(settings)
         yield from (f"spec.config: {warning}" for warning in warnings)
         for n, listener in enumerate(self.spec.listeners):
