@@ -16,8 +16,9 @@ from ottla.security.authorizer import CLASS_NAME, CLASSES, SUPER_USERS
 from ottla_operator.planning.certificates import Lifetime, Subject
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.authentication import ListenerAuthentication
-from ottla_operator.resources.cluster import CertificateAuthority, Listener
 from ottla_operator.resources.common import config_texts
+from ottla_operator.resources.listeners import Listener
+from ottla_operator.resources.security import CertificateAuthority
 
 ORGANIZATION: Final = "ottla.dev"
 SCRAM_MECHANISM: Final = "SCRAM-SHA-512"
