@@ -134,13 +134,13 @@ def is_named(text: str, path: Path, value: Any) -> bool:
         return re.search(rf"(?<![-.A-Za-z0-9]){re.escape(word)}(?![-A-Za-z0-9])", text) is not None
 
     field = str(path[-1])
-    by_field = any(
-        re.search(rf"{re.escape('.'.join(map(str, path[at:])))}(?![-A-Za-z0-9])", text)
-        for at in range(len(path) - 1)
-    )
-    by_value = isinstance(value, str) and len(value) >= _UNCOMMON and has(value)
-    is_common = field.islower()
-    return by_field or by_value or (has(field) and (not is_common or has(str(value))))
+    paths = [".".join(map(str, path[at:])) for at in range(len(path) - 1)]
+    if any(re.search(rf"{re.escape(each)}(?![-A-Za-z0-9])", text) for each in paths):
+        return True
+    if isinstance(value, str) and len(value) >= _UNCOMMON and has(value):
+        return True
+    around = ".".join(map(str, path[:-1]))
+    return has(field) and (not field.islower() or has(str(value)) or has(around))
 
 
 _UNCOMMON = 5
@@ -285,6 +285,7 @@ _SIZE: Path = ("spec", "storage", "size")
         ("the heap 2m is too small", _HEAP, "2m", True),
         ("zookeeper.managed.heap is too small", _HEAP, "2m", True),
         ("the size is odd", _SIZE, "7", False),
+        ("spec.storage: size and class exclude each other", _SIZE, "7", True),
         ("demo-0 has 1Gi, more than spec.storage.size 7", _SIZE, "7", True),
     ],
 )
