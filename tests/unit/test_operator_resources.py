@@ -169,6 +169,11 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
             {**REF, "entity": {"user": "a"}, "limits": {"producerByteRate": -1}},
             "spec.limits.producerByteRate: -1 is not allowed",
         ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "defaultQuotas": {"consumerByteRate": 0.5}},
+            "spec.defaultQuotas.consumerByteRate: 0.5 is not allowed",
+        ),
         ("ConsumerGroup", {**REF, "maxLag": -1}, "spec.maxLag: -1 is not allowed"),
         (
             "ConsumerGroup",
