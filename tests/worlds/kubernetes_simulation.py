@@ -48,6 +48,8 @@ _MUTABLE_OF_SET = {
     *("replicas", "template", "updateStrategy", "ordinals", "minReadySeconds", "revisionHistoryLimit"),
     "persistentVolumeClaimRetentionPolicy",
 }
+_SCHEDULER = "default-scheduler"
+"""The only one that runs."""
 
 
 def matches_selector(item: Item, selector: str) -> bool:
@@ -300,6 +302,8 @@ class InMemoryApi(Api):
                 found = self.items.get(("PersistentVolumeClaim", claim))
                 if found is None or found.get("status", {}).get("phase") == "Lost":
                     return
+        if pod["spec"].get("schedulerName", _SCHEDULER) != _SCHEDULER:
+            return
         if container["image"] in self.unpullable_images:
             state: Item = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
             ready = False
