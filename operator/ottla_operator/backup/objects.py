@@ -141,11 +141,13 @@ def split(url: str) -> tuple[str, str]:
     return folder, name
 
 
-async def newest(source: str, endpoint: str, cluster: str = "") -> tuple[str, bytes]:
+async def newest(
+    source: str, endpoint: str, cluster: str = "", credentials: Mapping[str, str] | None = None
+) -> tuple[str, bytes]:
     """The URL and the content of a backup: the one at this URL, or the newest in this folder, of this cluster
     only. Raises BackupError."""
     url, name = split(source)
-    folder = Folder(url, endpoint)
+    folder = Folder(url, endpoint, credentials or {})
     if not name:
         names = await folder.names(cluster)
         if not names:
