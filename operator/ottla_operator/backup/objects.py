@@ -157,4 +157,12 @@ async def newest(
 
 
 def _failed(where: str, error: Exception) -> BackupError:
-    return BackupError(f"{where}: {str(error).strip().splitlines()[0] if str(error).strip() else error!r}")
+    return BackupError(f"{where}: {_reason(str(error)) or repr(error)}")
+
+
+def _reason(text: str) -> str:
+    """The store's own error in a response of XML; else the first line."""
+    code, message = (re.search(rf"<{name}>([^<]+)</{name}>", text) for name in ("Code", "Message"))
+    if code is None:
+        return text.strip().partition("\n")[0]
+    return ": ".join(" ".join(found[1].split()) for found in (code, message) if found is not None)
