@@ -192,7 +192,9 @@ class LocalSecurity:
             }
             for listener in listeners_of(cluster)
         ]
-        authorization = None if spec.authorization is None else spec.authorization.model_dump()
+        authorization = (
+            None if spec.authorization is None else spec.authorization.model_dump(exclude_none=True)
+        )
         return {"spec.listeners": json.dumps(listeners), "spec.authorization": json.dumps(authorization)}
 
     def settings(self, cluster: BrokerCluster, broker: int) -> dict[str, str]:

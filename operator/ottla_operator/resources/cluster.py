@@ -9,6 +9,7 @@ from typing import ClassVar, Final, Literal
 from pydantic import Field, PrivateAttr
 
 from ottla.metadata.inter_broker import VERSIONS
+from ottla.security.authorizer import CLASS_NAME, SUPER_USERS
 from ottla_operator.conditions import find
 from ottla_operator.resources.backup import RECOVERY_REFUSED, BackupSpec, Bootstrap, backup_problems
 from ottla_operator.resources.cluster_status import BrokerClusterStatus
@@ -70,7 +71,7 @@ _RELEASES: Final = tuple(dict.fromkeys(release_of(version) for version in VERSIO
 _VERSION_IN_USE: Final = rf"^({'|'.join(_RELEASES).replace('.', '[.]')})([.][0-9]+)?(-IV[0-9]+)?$"
 
 _ZOOKEEPER_SECURITY = ("zookeeper.set.acl", "zookeeper.ssl.", "zookeeper.clientCnxnSocket")
-_AUTHORIZATION_SETTINGS = ("authorizer.class.name", "super.users")
+_AUTHORIZATION_SETTINGS = (CLASS_NAME, SUPER_USERS)
 _MIN_ISR: Final = "min.insync.replicas"
 _FACTORS: Final = {
     "default.replication.factor": "no write with acks=all can succeed in topics with the default",
@@ -457,6 +458,9 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
 
     def notes(self) -> Iterator[str]:
         settings = config_texts(self.spec.config)
+        authorization = self.spec.authorization
+        if authorization is not None and authorization.authorizer_class is not None:
+            settings |= {CLASS_NAME: authorization.authorizer_class}
         _, warnings = broker_settings_problems(settings)
         yield from (f"spec.config: {warning}" for warning in warnings)
         for n, listener in enumerate(self.spec.listeners):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from ottla_operator.resources.common import Model, Problem, Rule, rules
 from ottla_operator.resources.listeners import IssuerRef
+
+_CLASS_OF_CUSTOM: Final = "type custom requires authorizerClass; no other type has it"
 
 
 class Authorization(Model):
@@ -16,18 +18,31 @@ class Authorization(Model):
         Rule(
             "superUsers must be names, without ;",
             "!has(self.superUsers) || self.superUsers.all(u, u.matches('^[^;]*[^; ][^;]*$'))",
-        )
+        ),
+        Rule(_CLASS_OF_CUSTOM, "(self.type == 'custom') == has(self.authorizerClass)"),
     )
 
-    type: Literal["simple"] = Field(description="Kafka's ACLs.")
+    type: Literal["simple", "custom"] = Field(
+        description="simple: Kafka's ACLs. custom: a class of your own, without ACLs."
+    )
+    authorizer_class: str | None = Field(
+        default=None,
+        max_length=253,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$",
+        description="The Python class of type custom, as module:Class. Brokers import the module from the "
+        "image, or from a volume of template.pod that PYTHONPATH names. The class gets the settings of "
+        "config; those that start with authorizer. are its own.",
+    )
     super_users: list[Annotated[str, Field(max_length=512)]] = Field(
         default_factory=list,
         max_length=1000,
-        description="Names of super users: CN=NAME for a certificate, NAME for SCRAM.",
+        description="Names of super users, who may do everything: CN=NAME for a certificate, NAME for SCRAM.",
     )
 
     def problems(self, path: str) -> Iterator[Problem]:
         """What is wrong with it, at this path."""
+        if (self.type == "custom") != (self.authorizer_class is not None):
+            yield Problem(f"{path}.authorizerClass", _CLASS_OF_CUSTOM)
         for n, user in enumerate(self.super_users):
             if not user.strip() or ";" in user:
                 yield Problem(f"{path}.superUsers[{n}]", f"{user!r} is not allowed: a name, without ;")

@@ -183,7 +183,10 @@ def _cluster(original: Original, pools: Sequence[Original]) -> Iterator[dict[str
         kafka["listeners"].differs(
             "no listener is converted: the cluster gets the default one, 9092 without TLS and authentication"
         )
-    _set(spec, "authorization", fitted(kafka["authorization"], Authorization))
+    if kafka["authorization"]["type"].value == "custom":
+        kafka["authorization"].give_up("its class is Java's: write it in Python (docs/security.md)")
+    else:
+        _set(spec, "authorization", fitted(kafka["authorization"], Authorization))
     if kafka["authorization"] and "authorization" not in spec:
         kafka["authorization"].differs("without it, everybody may do everything")
     for name in ("clusterCa", "clientsCa"):
