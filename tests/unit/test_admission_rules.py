@@ -224,6 +224,8 @@ CASES: Final = (
     cluster(clientsCa={"validityDays": 30}),
     cluster(authorization={"type": "simple", "superUsers": ["a;b"]}),
     cluster(authorization={"type": "simple", "superUsers": [" "]}),
+    cluster(authorization={"type": "custom"}),
+    cluster(authorization={"type": "simple", "authorizerClass": "company:ByTeam"}),
     cluster(storage={"size": "10 GB"}),
     cluster(storage={"size": -1}),
     cluster(rebalance={"replicationThrottle": "fast"}),
@@ -417,6 +419,7 @@ def valid() -> Iterator[tuple[str, str, Any]]:
         cluster(
             listeners=[listener(), listener("b", 1)], authorization={"type": "simple", "superUsers": ["a b"]}
         ),
+        cluster(authorization={"type": "custom", "authorizerClass": "company.teams:ByTeam"}),
         access(
             "loadbalancer", loadBalancerSourceRanges=["10.0.0.0/8"], advertisedPortTemplate="9000 + {nodeId}"
         ),

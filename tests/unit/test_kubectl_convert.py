@@ -334,6 +334,21 @@ def test_what_a_cluster_becomes() -> None:
     assert default["limits"] == {"producerByteRate": 1000, "requestPercentage": 55}
 
 
+def test_an_authorizer_in_java_is_left_out_whole() -> None:
+    documented = documents(CLUSTER)
+    documented[0]["spec"]["kafka"]["authorization"] = {
+        "type": "custom",
+        "authorizerClass": "io.example.Mine",
+        "superUsers": ["CN=root"],
+    }
+    done = convert(documented)
+    assert "authorization" not in result(done, "BrokerCluster/shop")["spec"]
+    path = ("spec", "kafka", "authorization")
+    noted = [str(note) for note in done.originals[0].notes() if note.path == path]
+    assert len(noted) == 2, "why, and what follows"
+    assert any("write it in Python" in text for text in noted)
+
+
 def test_a_listener_whose_authentication_is_unknown_is_not_opened() -> None:
     done = convert(documents(CLUSTER))
     assert [each["name"] for each in result(done, "BrokerCluster/shop")["spec"]["listeners"]] == [

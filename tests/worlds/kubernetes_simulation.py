@@ -47,6 +47,8 @@ _MUTABLE_OF_SET = {
     *("replicas", "template", "updateStrategy", "ordinals", "minReadySeconds", "revisionHistoryLimit"),
     "persistentVolumeClaimRetentionPolicy",
 }
+_SCHEDULER = "default-scheduler"
+"""The only one that runs."""
 
 
 def matches_selector(item: Item, selector: str) -> bool:
@@ -295,6 +297,8 @@ class InMemoryApi(Api):
         claim = self.items.get(("PersistentVolumeClaim", f"data-{pod['metadata']['name']}"))
         has_claim = any(volume.get("name") == "data" for volume in pod["spec"].get("volumes", ()))
         if has_claim and (claim is None or claim.get("status", {}).get("phase") == "Lost"):
+            return
+        if pod["spec"].get("schedulerName", _SCHEDULER) != _SCHEDULER:
             return
         if container["image"] in self.unpullable_images:
             state: Item = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}

@@ -68,7 +68,7 @@ async def take_backup(admin: AdminClient, now_ms: int) -> Backup:
     try:
         acls = frozenset(await admin.describe_acls())
     except SecurityDisabledError:
-        left_out.append("ACLs: the brokers have no authorizer")
+        left_out.append("ACLs: the brokers have no authorizer, or a custom one")
     quotas = await admin.describe_client_quotas()
     users = dict(await admin.describe_user_scram_credentials())
     left_out += [f"the password of user {user} ({', '.join(users[user])})" for user in sorted(users)]

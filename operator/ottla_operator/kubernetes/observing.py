@@ -266,7 +266,7 @@ def pod_state(pod: Object, seen: Object) -> tuple[BrokerRunState, str]:
     if "terminated" in state:
         return "Crashed", _why_ended(state["terminated"])
     if "running" not in state:
-        return "Starting", _unscheduled(status)
+        return "Starting", _unscheduled(pod)
     if _condition(pod, "Ready") == "True":
         return "Running", ""
     if not seen.get("started"):
@@ -315,11 +315,17 @@ def _why_ended(terminated: Object) -> str:
     return f"ended with code {code}" + (f": {cause}" if cause else "")
 
 
-def _unscheduled(status: Object) -> str:
-    for condition in status.get("conditions") or ():
+def _unscheduled(pod: Object) -> str:
+    """Why the pod has no node, or ""."""
+    spec = pod.get("spec") or {}
+    for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return str(condition.get("message") or condition.get("reason") or "")
-    return ""
+    scheduler = spec.get("schedulerName")
+    if spec.get("nodeName") or not scheduler or _condition(pod, "PodScheduled"):
+        return ""
+    # There is no scheduler of this name, or it does not run.
+    return f"no scheduler has handled the pod, whose schedulerName is {scheduler!r}"
 
 
 def _condition(pod: Object, type_: str) -> str:

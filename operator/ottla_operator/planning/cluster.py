@@ -54,7 +54,7 @@ from ottla_operator.planning.steps import (
 )
 from ottla_operator.planning.throttle import RATES
 from ottla_operator.resources import BrokerCluster, BrokerClusterStatus
-from ottla_operator.resources.cluster import ReassignRequestStatus
+from ottla_operator.resources.cluster_status import ReassignRequestStatus
 from ottla_operator.resources.settings import next_value
 
 

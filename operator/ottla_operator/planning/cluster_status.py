@@ -27,7 +27,7 @@ from ottla_operator.planning.rolling import Roll
 from ottla_operator.planning.scaling import SCALE_UP, Members, Scaling
 from ottla_operator.planning.steps import ClusterStep
 from ottla_operator.resources import BrokerCluster, BrokerClusterStatus
-from ottla_operator.resources.cluster import (
+from ottla_operator.resources.cluster_status import (
     BrokerStatus,
     ReassignmentStatus,
     RolloutStatus,

@@ -180,7 +180,7 @@ class AccessState:
     scram: Mapping[str, Mapping[str, int]]
     """Iterations by user and mechanism: Kafka describes no more of a credential."""
     acls: Mapping[str, frozenset[AclBinding]] | None
-    """By principal; None when the brokers run without an authorizer."""
+    """By principal; None when the brokers have no ACLs: no authorizer, or a custom one."""
 
 
 @dataclass(frozen=True, slots=True)

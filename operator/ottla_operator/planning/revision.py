@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, Literal, TypeVar
 
 from ottla_operator.planning.observed import BrokerInstance, Observed
-from ottla_operator.resources.cluster import BrokerClusterSpec, UpgradeStatus
+from ottla_operator.resources.cluster import BrokerClusterSpec
+from ottla_operator.resources.cluster_status import UpgradeStatus
 from ottla_operator.resources.common import config_texts
 from ottla_operator.resources.settings import (
     DEFAULT_PROTOCOL_VERSION,

@@ -154,7 +154,8 @@ def _roll_unready(
             instance.state == "Starting" and instance.process_started
         )
         if in_transition and not _late(observed, instance, policy):
-            waiting[broker] = f"itself: it is {instance.state.lower()}"
+            detail = f": {instance.message}" if instance.message else ""
+            waiting[broker] = f"itself: it is {instance.state.lower()}{detail}"
     # A broker in transition may be the first on the new revision: no other is bounced before it has come up.
     going = out[0] if not waiting or observed.brokers[out[0]].stopped_by_us else None
     first = going if going is not None else next(iter(waiting))

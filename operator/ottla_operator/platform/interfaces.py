@@ -29,7 +29,7 @@ from ottla_operator.planning.pipeline_config import DriverLaunch
 from ottla_operator.planning.revision import PerBroker
 from ottla_operator.planning.steps import KafkaStep
 from ottla_operator.resources import AnyResource, BrokerCluster, Pipeline
-from ottla_operator.resources.cluster import ListenerStatus
+from ottla_operator.resources.cluster_status import ListenerStatus
 from ottla_operator.resources.common import Metadata, Status
 
 Address = tuple[str, int]

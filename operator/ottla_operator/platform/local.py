@@ -38,8 +38,9 @@ from ottla_operator.platform.processes import (
     write_atomically,
 )
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import ListenerStatus, ManagedZooKeeper
+from ottla_operator.resources.cluster_status import ListenerStatus
 from ottla_operator.resources.pool import FIRST_ID
+from ottla_operator.resources.zookeeper import ManagedZooKeeper
 
 log = logging.getLogger(__name__)
 

@@ -47,7 +47,7 @@ from ottla_operator.planning.steps import (
 )
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import ListenerStatus
+from ottla_operator.resources.cluster_status import ListenerStatus
 
 _MIN_ISR: Final = "min.insync.replicas"
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 
-from ottla_operator.resources.cluster import BrokerCluster, BrokerClusterSpec, PoolBrokers, Storage
+from ottla_operator.resources.cluster import BrokerCluster, BrokerClusterSpec, PoolBrokers
 from ottla_operator.resources.common import (
     AGE,
     NEXT_IDS_ANNOTATION,
@@ -22,6 +22,7 @@ from ottla_operator.resources.common import (
     Resource,
     Rule,
     Status,
+    Storage,
     condition_column,
     immutable,
     parse_quantity,

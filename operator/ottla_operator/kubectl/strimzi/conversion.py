@@ -16,15 +16,15 @@ from pydantic import Field as ModelField
 
 from ottla_operator.kubectl.strimzi.fields import LAST_APPLIED, Field, Original, fitted, fitted_items
 from ottla_operator.resources import API_VERSION
-from ottla_operator.resources.cluster import (
-    Authorization,
-    CertificateAuthority,
-    DisruptionBudget,
-    Listener,
-    Rack,
+from ottla_operator.resources.cluster import DisruptionBudget, Rack
+from ottla_operator.resources.common import (
+    MANAGED_ANNOTATION,
+    PAUSE_ANNOTATION,
+    FreeForm,
+    Model,
     Storage,
+    config_text,
 )
-from ottla_operator.resources.common import MANAGED_ANNOTATION, PAUSE_ANNOTATION, FreeForm, Model, config_text
 from ottla_operator.resources.connect import (
     AutoRestart,
     ClientAuthentication,
@@ -32,9 +32,11 @@ from ottla_operator.resources.connect import (
     ConnectPlugin,
     reserved_setting,
 )
+from ottla_operator.resources.listeners import Listener
 from ottla_operator.resources.loading import parse_resource
 from ottla_operator.resources.pods import PodMetadata, PodSpec, Variable, VariablesSource, VolumeMount
 from ottla_operator.resources.quota import Limits
+from ottla_operator.resources.security import Authorization, CertificateAuthority
 from ottla_operator.resources.settings import (
     DEFAULT_PROTOCOL_VERSION,
     PROTOCOL_VERSION,
@@ -181,7 +183,10 @@ def _cluster(original: Original, pools: Sequence[Original]) -> Iterator[dict[str
         kafka["listeners"].differs(
             "no listener is converted: the cluster gets the default one, 9092 without TLS and authentication"
         )
-    _set(spec, "authorization", fitted(kafka["authorization"], Authorization))
+    if kafka["authorization"]["type"].value == "custom":
+        kafka["authorization"].give_up("its class is Java's: write it in Python (docs/security.md)")
+    else:
+        _set(spec, "authorization", fitted(kafka["authorization"], Authorization))
     if kafka["authorization"] and "authorization" not in spec:
         kafka["authorization"].differs("without it, everybody may do everything")
     for name in ("clusterCa", "clientsCa"):
