@@ -25,7 +25,14 @@ from ottla_operator.planning.pools import assign_brokers, plan_pool
 from ottla_operator.planning.quotas import plan_quotas, quota_owns_default_client
 from ottla_operator.planning.rebalance_run import is_measured, question_of
 from ottla_operator.planning.restarts import handled_restarts
-from ottla_operator.planning.revision import PerBroker, Revision, Upgrade, plan_upgrade, target_revision
+from ottla_operator.planning.revision import (
+    VOLUMES,
+    PerBroker,
+    Revision,
+    Upgrade,
+    plan_upgrade,
+    target_revision,
+)
 from ottla_operator.planning.steps import Reassign, ResourcePlan, Step
 from ottla_operator.planning.throttle import Throttling, plan_throttle
 from ottla_operator.planning.topics import Defaults, plan_topics
@@ -158,7 +165,8 @@ class Reconciler:
         groups = {r.group_id: query_of(r) for r in members if isinstance(r, ConsumerGroup)}
         users = [r for r in members if isinstance(r, User)]
         addresses = self._platform.addresses(cluster, answering)
-        kafka = await self._environment.kafka.observe(addresses, groups, access=bool(users))
+        several = any(VOLUMES in instance.settings for instance in brokers.values())
+        kafka = await self._environment.kafka.observe(addresses, groups, access=bool(users), log_dirs=several)
         secrets = await self._environment.secrets.read(secrets_of(users, cluster)) if users else {}
         load = None
         if self._environment.loads is not None and kafka.has_controller and is_measured(cluster):

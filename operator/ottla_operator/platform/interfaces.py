@@ -192,10 +192,15 @@ class Kafka(Protocol):
     """The Admin API of the cluster."""
 
     async def observe(
-        self, brokers: Sequence[Address], groups: Mapping[str, GroupQuery], *, access: bool = False
+        self,
+        brokers: Sequence[Address],
+        groups: Mapping[str, GroupQuery],
+        *,
+        access: bool = False,
+        log_dirs: bool = False,
     ) -> KafkaState:
-        """Describe the cluster through its controller; `access`: with credentials and ACLs. An unreachable
-        cluster is a KafkaState, not an error."""
+        """Describe the cluster through its controller; `access`: with credentials and ACLs; `log_dirs`: with
+        the log directories. An unreachable cluster is a KafkaState, not an error."""
         ...
 
     async def execute(self, step: KafkaStep) -> None:

@@ -24,6 +24,7 @@ from ottla_operator.planning.observed import (
 )
 from ottla_operator.planning.revision import PerBroker
 from ottla_operator.planning.steps import KafkaStep
+from ottla_operator.planning.volumes import volume_of
 from ottla_operator.platform.interfaces import (
     Address,
     BrokerLaunch,
@@ -218,6 +219,13 @@ def model_of(situation: Situation) -> SimulatedCluster:
     model.groups = dict(kafka.groups)
     model.kept = dict(situation.kept_volumes)
     model.sizes = dict(situation.sizes)
+    model.placed = {
+        (broker, key): volume
+        for broker, directories in kafka.log_dirs.items()
+        for directory in directories
+        if (volume := volume_of(directory.path)) is not None
+        for key in directory.replicas
+    }
     for broker, each in observed.brokers.items():
         serves = observed.in_service(broker)
         starting = not serves and each.state in ("Starting", "Running", "Stopping")
@@ -519,7 +527,12 @@ class _Described:
     state: KafkaState
 
     async def observe(
-        self, brokers: Sequence[Address], groups: Mapping[str, GroupQuery], *, access: bool = False
+        self,
+        brokers: Sequence[Address],
+        groups: Mapping[str, GroupQuery],
+        *,
+        access: bool = False,
+        log_dirs: bool = False,
     ) -> KafkaState:
         return self.state
 

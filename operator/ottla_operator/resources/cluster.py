@@ -26,7 +26,6 @@ from ottla_operator.resources.common import (
     Problem,
     Resource,
     Rule,
-    Storage,
     TransitionRule,
     cel_regex,
     condition_column,
@@ -52,6 +51,7 @@ from ottla_operator.resources.settings import (
     release_of,
     version_problem,
 )
+from ottla_operator.resources.storage import VOLUMES_RULE, BrokerStorage
 from ottla_operator.resources.topic import TopicDefaults, topic_settings_problems
 from ottla_operator.resources.windows import MaintenanceWindow, window_problems
 from ottla_operator.resources.zookeeper import OF_SECURED, ManagedZooKeeper, ZooKeeper
@@ -246,7 +246,9 @@ class BrokerClusterSpec(Model):
         default_factory=CertificateAuthority, description="The authority of the users' certificates."
     )
     config: ConfigMap = Field(default_factory=dict, description="Kafka's broker settings.")
-    storage: Storage = Field(default_factory=Storage, description="The volume of each broker.")
+    storage: BrokerStorage = Field(
+        default_factory=BrokerStorage, description="The volume of each broker, or its volumes."
+    )
     zookeeper: ZooKeeper = Field(
         default_factory=ZooKeeper,
         description="The ZooKeeper of the cluster. Default: three servers that the operator runs.",
@@ -330,7 +332,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 f"self.metadata.name.matches({cel_regex(CLUSTER_NAME)})",
             ),
         ),
-        transition_rules=(SERVERS_RULE, SECURED_RULE),
+        transition_rules=(SERVERS_RULE, SECURED_RULE, VOLUMES_RULE),
         scale={
             "specReplicasPath": ".spec.replicas",
             "statusReplicasPath": ".status.replicas",
@@ -395,13 +397,13 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             if name.startswith(_ZOOKEEPER_SECURITY):
                 message = "is set by the operator for its own ZooKeeper; it is allowed with zookeeper.connect"
                 yield Problem(f"spec.config[{name}]", message)
+        yield from self.spec.storage.problems("spec.storage")
         yield from backup_problems(self.spec.backup, "spec.backup")
         yield from topic_settings_problems("spec.topicDefaults.config", self.spec.topic_defaults.config)
         yield from self._security_problems()
         yield from window_problems(self.spec.rolling_update.windows, "spec.rollingUpdate.windows")
         yield from pod_problems(self.spec.template.pod, "spec.template.pod", "broker")
         quantities = (
-            ("spec.storage.size", self.spec.storage.size),
             ("spec.rebalance.replicationThrottle", self.spec.rebalance.replication_throttle),
             ("spec.rebalance.thresholds.diskGap", self.spec.rebalance.thresholds.disk_gap),
             ("spec.rebalance.thresholds.networkGap", self.spec.rebalance.thresholds.network_gap),

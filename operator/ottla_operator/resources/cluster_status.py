@@ -25,6 +25,17 @@ ROLL_CAUSE: Final = (
 )
 
 
+class VolumeStatus(Model):
+    id: int = Field(description="The volume's id.")
+    state: Literal["Online", "Leaving", "Failed"] = Field(
+        description="Online; Leaving: it is emptied, and removed with the next restart of its broker; "
+        "Failed: the broker cannot read or write its log directory."
+    )
+    bytes: int | None = Field(default=None, description="The bytes of its file system, if they are known.")
+    used_percent: int | None = Field(default=None, description="The used part of these, in percent.")
+    replicas: int = Field(default=0, description="The number of replicas on it.")
+
+
 class BrokerStatus(Model):
     id: int = Field(description="The broker's id.")
     pod_name: str = Field(default="", description="The broker's pod or process.")
@@ -44,6 +55,11 @@ class BrokerStatus(Model):
         default_factory=list, description="Why the broker must restart; empty when it need not."
     )
     waiting_for: str = Field(default="", description="What the restart waits for; empty when it does not.")
+    volumes: list[VolumeStatus] = Field(
+        default_factory=list,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]},
+        description="The volumes of a broker with several.",
+    )
 
 
 class RolloutStatus(Model):
