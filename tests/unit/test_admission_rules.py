@@ -106,6 +106,10 @@ def backup(only_webhook: str = "", **fields: Any) -> Case:
     return cluster(only_webhook, backup={"destination": "s3://b", "credentialsSecret": "s3", **fields})
 
 
+def recovery(**fields: Any) -> Case:
+    return cluster(bootstrap={"recovery": {"source": "s3://b", "credentialsSecret": "s3", **fields}})
+
+
 def window(only_webhook: str = "", **fields: Any) -> Case:
     windows = [{"start": "22:00", "duration": "4h", **fields}]
     return cluster(only_webhook, rollingUpdate={"windows": windows})
@@ -218,6 +222,8 @@ CASES: Final = (
     backup(CRON, schedule="61 * * * *"),
     backup(destination="file:///tmp"),
     cluster(backup={"destination": "s3://b"}),
+    recovery(source="file:///tmp"),
+    cluster(bootstrap={"recovery": {"source": "s3://b"}}),
     cluster(clusterCa={"renewalDays": 365}),
     cluster(clientsCa={**ISSUER, "generateCertificateAuthority": False}),
     cluster(clientsCa={"validityDays": 30}),
@@ -437,6 +443,7 @@ def valid() -> Iterator[tuple[str, str, Any]]:
         ),
         access("ingress", bootstrap={"host": "x.example"}, hostTemplate="b-{nodeId}.example"),
         backup(schedule="0 3 * * mon-fri", endpoint="http://minio:9000", destination="az://a/b/c"),
+        recovery(source="gs://b/x/old-20261127T120000Z.ndjson.gz", name="old"),
         window(duration="168h", days=["Monday"], timeZone="Europe/Berlin"),
         cluster(listeners=[listener(tls=True, authentication={"type": "tls"}, configuration=CERTIFICATE)]),
         Case("Topic", {**REF, "topicName": "_x"}),

@@ -10,7 +10,8 @@ from pydantic import Field, PrivateAttr
 
 from ottla.metadata.inter_broker import VERSIONS
 from ottla.security.authorizer import CLASS_NAME, SUPER_USERS
-from ottla_operator.resources.backup import BackupSpec, backup_problems
+from ottla_operator.conditions import find
+from ottla_operator.resources.backup import RECOVERY_REFUSED, BackupSpec, Bootstrap, backup_problems
 from ottla_operator.resources.cluster_status import BrokerClusterStatus
 from ottla_operator.resources.common import (
     AGE,
@@ -109,6 +110,14 @@ SECURED_RULE = TransitionRule(
     "its brokers could not connect to each other during the change",
     cel=f"{_secured_cel('self')} == {_secured_cel('oldSelf')}",
     allows=lambda old, new: old.is_secured == new.is_secured,
+)
+
+RECOVERY_RULE = TransitionRule(
+    path="spec.bootstrap.recovery",
+    message="bootstrap.recovery is for a new cluster: it cannot be added to an existing one",
+    cel="!has(self.bootstrap) || !has(self.bootstrap.recovery) || "
+    "(has(oldSelf.bootstrap) && has(oldSelf.bootstrap.recovery))",
+    allows=lambda old, new: new.bootstrap.recovery is None or old.bootstrap.recovery is not None,
 )
 
 
@@ -275,6 +284,9 @@ class BrokerClusterSpec(Model):
         default=None,
         description="The default quotas of client ids; removed with this field.",
     )
+    bootstrap: Bootstrap = Field(
+        default_factory=Bootstrap, description="What a new cluster starts with; it has no effect later."
+    )
     backup: BackupSpec | None = Field(
         default=None,
         description="Backups of the metadata: topics, settings, ACLs, quotas and offsets, without records "
@@ -334,7 +346,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 f"self.metadata.name.matches({cel_regex(CLUSTER_NAME)})",
             ),
         ),
-        transition_rules=(SERVERS_RULE, SECURED_RULE, VOLUMES_RULE),
+        transition_rules=(SERVERS_RULE, SECURED_RULE, VOLUMES_RULE, RECOVERY_RULE),
         scale={
             "specReplicasPath": ".spec.replicas",
             "statusReplicasPath": ".status.replicas",
@@ -381,6 +393,16 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
     def hibernates(self) -> bool:
         """Whether an annotation asks that no broker and no ZooKeeper server runs. All data is kept."""
         return self.metadata.annotations.get(HIBERNATE_ANNOTATION, "").lower() == "true"
+
+    @property
+    def awaits_recovery(self) -> bool:
+        """Whether a backup is still to be restored: what refers to the cluster waits for it."""
+        if self.spec.bootstrap.recovery is None:
+            return False
+        if self.status.recovery is not None and self.status.recovery.completed_at:
+            return False
+        known = find(self.status.conditions, "Recovered")
+        return known is None or known.reason != RECOVERY_REFUSED
 
     def problems(self) -> Iterator[Problem]:
         problems, _ = broker_settings_problems(config_texts(self.spec.config))
