@@ -334,6 +334,21 @@ def test_what_a_cluster_becomes() -> None:
     assert default["limits"] == {"producerByteRate": 1000, "requestPercentage": 55}
 
 
+def test_an_authorizer_in_java_is_left_out_whole() -> None:
+    documented = documents(CLUSTER)
+    documented[0]["spec"]["kafka"]["authorization"] = {
+        "type": "custom",
+        "authorizerClass": "io.example.Mine",
+        "superUsers": ["CN=root"],
+    }
+    done = convert(documented)
+    assert "authorization" not in result(done, "BrokerCluster/shop")["spec"]
+    path = ("spec", "kafka", "authorization")
+    noted = [str(note) for note in done.originals[0].notes() if note.path == path]
+    assert len(noted) == 2, "why, and what follows"
+    assert any("write it in Python" in text for text in noted)
+
+
 def test_a_listener_whose_authentication_is_unknown_is_not_opened() -> None:
     done = convert(documents(CLUSTER))
     assert [each["name"] for each in result(done, "BrokerCluster/shop")["spec"]["listeners"]] == [
@@ -353,7 +368,7 @@ def test_the_first_pool_of_brokers_is_the_cluster() -> None:
     done = convert(documents(POOLS))
     spec = result(done, "BrokerCluster/pooled")["spec"]
     assert spec["replicas"] == 4
-    assert spec["storage"] == {"size": "1Gi"}
+    assert spec["storage"] == {"volumes": [{"id": 0, "size": "1Gi"}, {"id": 1, "size": "2Gi"}]}
     assert spec["template"]["pod"]["spec"]["priorityClassName"] == "high"
     assert spec["template"]["pod"]["spec"]["containers"][0]["env"] == [{"name": "A", "value": "b"}]
     assert "first has its own" in notes(done, "Kafka/pooled")["spec.kafka.replicas"]

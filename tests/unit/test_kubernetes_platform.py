@@ -210,6 +210,20 @@ def test_a_missing_image_stalls_the_roll_and_reverting_it_recovers(
     assert sim.api.max_unavailable == 1
 
 
+def test_a_scheduler_that_does_not_exist_is_named_while_the_roll_waits(sim: KubernetesSimulation) -> None:
+    sim.apply_cluster(template={"pod": {"spec": {"schedulerName": "edited"}}})
+    for _ in range(10):
+        sim.reconcile()
+    message = next(c["message"] for c in sim.status()["conditions"] if c["type"] == "Ready")
+    assert message.endswith(
+        "starting on revision "
+        + sim.status()["rollout"]["targetHash"]
+        + (": no scheduler has handled the pod, whose schedulerName is 'edited'")
+    )
+    sim.apply_cluster()
+    sim.reconcile_until_ready()
+
+
 def test_scaling_up_and_down_leaves_no_objects(sim: KubernetesSimulation) -> None:
     names = sorted(sim.api.items)
     sim.apply_cluster(replicas=5)

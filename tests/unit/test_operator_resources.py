@@ -169,6 +169,11 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
             {**REF, "entity": {"user": "a"}, "limits": {"producerByteRate": -1}},
             "spec.limits.producerByteRate: -1 is not allowed",
         ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "defaultQuotas": {"consumerByteRate": 0.5}},
+            "spec.defaultQuotas.consumerByteRate: 0.5 is not allowed",
+        ),
         ("ConsumerGroup", {**REF, "maxLag": -1}, "spec.maxLag: -1 is not allowed"),
         (
             "ConsumerGroup",
@@ -203,6 +208,21 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
             "BrokerCluster",
             {"replicas": 1, "authorization": {**SIMPLE, "superUsers": ["CN=a", "b;c"]}},
             "spec.authorization.superUsers[1]: 'b;c' is not allowed",
+        ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "authorization": {"type": "custom"}},
+            "spec.authorization.authorizerClass: type custom requires authorizerClass",
+        ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "authorization": {**SIMPLE, "authorizerClass": "a:B"}},
+            "spec.authorization.authorizerClass: type custom requires authorizerClass",
+        ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "authorization": {"type": "custom", "authorizerClass": "io.example.Java"}},
+            "spec.authorization.authorizerClass: 'io.example.Java' is not allowed",
         ),
         (
             "BrokerCluster",
@@ -429,6 +449,18 @@ def test_changes_of_immutable_fields_are_rejected(
     assert after is not None
     found = [p.path for p in after.transition_problems(before)]
     assert found == ([problem] if problem else [])
+
+
+def test_settings_of_a_custom_authorizer_are_not_warned_about() -> None:
+    custom = {"type": "custom", "authorizerClass": "company:ByTeam"}
+    config = {"authorizer.teams.file": "/teams.json", "authorizr.typo": "x"}
+    for authorization, warned in ((custom, ["authorizr.typo"]), (SIMPLE, list(config))):
+        spec = {"replicas": 1, "authorization": authorization, "config": config}
+        cluster, _ = parse_resource("BrokerCluster", {"name": "x"}, spec)
+        assert isinstance(cluster, BrokerCluster)
+        notes = list(cluster.notes())
+        assert all(f"unknown setting {name} " in str(notes) for name in warned)
+        assert len(notes) == len(warned)
 
 
 def test_settings_are_converted_to_the_text_that_kafka_uses() -> None:

@@ -29,9 +29,8 @@ from ottla_operator.kubernetes.manifests_common import Manifest, build, digest
 from ottla_operator.kubernetes.observing import Listed, Object, annotations_of, name_of
 from ottla_operator.planning.listener_security import listeners_of
 from ottla_operator.resources import BrokerCluster, Problem
-from ottla_operator.resources.cluster import Listener
 from ottla_operator.resources.common import GROUP
-from ottla_operator.resources.listeners import BootstrapAccess, BrokerAccess, as_manifest
+from ottla_operator.resources.listeners import BootstrapAccess, BrokerAccess, Listener, as_manifest
 
 TLS_ROUTE_API: Final = "gateway.networking.k8s.io/v1"
 ROUTE_KINDS: Final = {"ingress": "Ingress", "tlsroute": "TLSRoute"}

@@ -18,9 +18,9 @@ from ottla_operator.planning.listener_security import SCRAM_MECHANISM
 from ottla_operator.planning.pipeline_config import LaunchRefused, login_of
 from ottla_operator.planning.steps import ResourcePlan
 from ottla_operator.resources import BrokerCluster, ConnectCluster, ConnectClusterStatus, User
-from ottla_operator.resources.cluster import Listener
 from ottla_operator.resources.common import config_texts
 from ottla_operator.resources.connect import ClientAuthentication, WorkerPlugin
+from ottla_operator.resources.listeners import Listener
 
 REST_PORT: Final = 8083
 PLUGINS_DIR: Final = "/opt/connect/plugins"
@@ -147,6 +147,9 @@ def _of_cluster(
     assert spec.cluster_ref is not None
     if cluster is None:
         return LaunchRefused("ClusterNotFound", f"BrokerCluster {spec.cluster_ref.name} does not exist")
+    if cluster.awaits_recovery:
+        # Topics of workers would refuse it.
+        return LaunchRefused("ClusterNotReady", f"{cluster.key} is recovered from a backup first")
     kind = None
     name = ""
     listener: Listener | None

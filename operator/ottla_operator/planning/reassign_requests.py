@@ -15,7 +15,7 @@ from ottla_operator.conditions import iso_time
 from ottla_operator.planning.observed import Observed
 from ottla_operator.planning.placement import Changes, Unplaceable, balance, drain
 from ottla_operator.planning.scaling import Members, Scaling, next_batch, target_assignment
-from ottla_operator.resources.cluster import ReassignPhase, ReassignRequestStatus
+from ottla_operator.resources.cluster_status import ReassignPhase, ReassignRequestStatus
 from ottla_operator.resources.common import REASSIGN_ANNOTATION
 
 REBALANCE, EMPTY = "Rebalance", "Empty"

@@ -16,7 +16,7 @@ from ottla_operator.planning.observed import PartitionKey, partition_name
 from ottla_operator.rehearsal.model import Timing
 from ottla_operator.rehearsal.rehearse import Loss, Rehearsal, Situation, Step
 from ottla_operator.resources import AnyResource
-from ottla_operator.resources.cluster import INTER_BROKER_LISTENER
+from ottla_operator.resources.listeners import INTER_BROKER_LISTENER
 
 Object = dict[str, Any]
 

@@ -345,3 +345,19 @@ AGE = PrinterColumn("Age", "date", ".metadata.creationTimestamp")
 def condition_column(name: str, condition: str, field: str = "status", priority: int = 0) -> PrinterColumn:
     """A column with a field of a condition."""
     return PrinterColumn(name, "string", f'.status.conditions[?(@.type=="{condition}")].{field}', priority)
+
+
+class Storage(Model):
+    size: Quantity | None = Field(
+        default=None,
+        description="The size of each volume, in bytes or with a suffix such as Gi. Volumes can grow, if "
+        "their StorageClass allows it. Default: 10Gi for a broker, 2Gi for a ZooKeeper server.",
+    )
+    storage_class: str | None = Field(
+        default=None,
+        alias="class",
+        description="The StorageClass of the volumes. Default: that of the Kubernetes cluster.",
+    )
+    delete_claim: bool = Field(
+        default=False, description="Whether to delete a broker's volume when the broker is removed."
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -53,13 +53,13 @@ class Entity(Model):
         return self
 
 
+# Kafka has a long for these and a double for the others.
+_ByteRate = Annotated[int, Field(ge=1, le=2**63 - 1, strict=False)]
+
+
 class Limits(Model):
-    producer_byte_rate: float | None = Field(
-        default=None, gt=0, strict=False, description="Bytes per second."
-    )
-    consumer_byte_rate: float | None = Field(
-        default=None, gt=0, strict=False, description="Bytes per second."
-    )
+    producer_byte_rate: _ByteRate | None = Field(default=None, description="Bytes per second.")
+    consumer_byte_rate: _ByteRate | None = Field(default=None, description="Bytes per second.")
     request_percentage: float | None = Field(
         default=None, gt=0, strict=False, description="Percent of one network or request thread's time."
     )
