@@ -77,6 +77,8 @@ def _only_these_namespaces(kube: Kube) -> list[str]:
         return []
     names = [
         NAMESPACE,
+        f"{NAMESPACE}-backup",
+        f"{NAMESPACE}-connect",
         f"{NAMESPACE}-gone",
         f"{NAMESPACE}-outside",
         f"{NAMESPACE}-secured",
