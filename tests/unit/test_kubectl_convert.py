@@ -368,7 +368,7 @@ def test_the_first_pool_of_brokers_is_the_cluster() -> None:
     done = convert(documents(POOLS))
     spec = result(done, "BrokerCluster/pooled")["spec"]
     assert spec["replicas"] == 4
-    assert spec["storage"] == {"size": "1Gi"}
+    assert spec["storage"] == {"volumes": [{"id": 0, "size": "1Gi"}, {"id": 1, "size": "2Gi"}]}
     assert spec["template"]["pod"]["spec"]["priorityClassName"] == "high"
     assert spec["template"]["pod"]["spec"]["containers"][0]["env"] == [{"name": "A", "value": "b"}]
     assert "first has its own" in notes(done, "Kafka/pooled")["spec.kafka.replicas"]

@@ -176,6 +176,19 @@ def test_workers_are_not_started_without_what_they_need(
     assert found.reason == reason
 
 
+def test_workers_wait_for_a_cluster_that_is_recovered_from_a_backup() -> None:
+    """Their internal topics would refuse it."""
+    recovery = {"source": "s3://b", "credentialsSecret": "s3"}
+    status = {"bootstrapServers": "demo:9092"}
+    of = parsed("BrokerCluster", "demo", {"replicas": 1, "bootstrap": {"recovery": recovery}}, status)
+    found = launch_of_workers(connect(), of, None, {})
+    assert isinstance(found, LaunchRefused)
+    assert found.reason == "ClusterNotReady"
+    done = {"recovery": {"source": "s3://b/x", "completedAt": "2026-11-27T12:00:00Z"}, **status}
+    of = parsed("BrokerCluster", "demo", {"replicas": 1, "bootstrap": {"recovery": recovery}}, done)
+    assert isinstance(launch_of_workers(connect(), of, None, {}), WorkerLaunch)
+
+
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [

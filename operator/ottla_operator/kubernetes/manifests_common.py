@@ -203,16 +203,16 @@ def pod_security() -> Manifest:
 
 
 def claim_template(
-    size: str | int, storage_class: str | None, access_mode: str = "ReadWriteOnce"
+    size: str | int, storage_class: str | None, access_mode: str = "ReadWriteOnce", name: str = "data"
 ) -> Manifest:
-    """The volumeClaimTemplate `data` of a StatefulSet; without a class, the cluster's default one."""
+    """A volumeClaimTemplate of a StatefulSet; without a class, the cluster's default one."""
     spec: Manifest = {"accessModes": [access_mode], "resources": {"requests": {"storage": str(size)}}}
     if storage_class is not None:
         spec["storageClassName"] = storage_class
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "data"},
+        "metadata": {"name": name},
         "spec": spec,
     }
 

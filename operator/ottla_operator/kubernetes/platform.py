@@ -149,7 +149,9 @@ class KubernetesPlatform:
             for ordinal in range(_replicas(stateful_set)):
                 pod = f"{name_of(stateful_set)}-{ordinal}"
                 await self._objects.find_relabelled("Pod", pod, labels)
-                await self._objects.find_relabelled("PersistentVolumeClaim", naming.data_claim(pod), labels)
+                for template in stateful_set["spec"].get("volumeClaimTemplates") or ():
+                    claim = f"{name_of(template)}-{pod}"
+                    await self._objects.find_relabelled("PersistentVolumeClaim", claim, labels)
 
     def _wait_for_deletion(self, cluster: BrokerCluster) -> None:
         """Raise StepFailed while there are objects of a former BrokerCluster of this name. Adopted, some of
@@ -401,19 +403,22 @@ class KubernetesPlatform:
         pod = naming.broker_pod(self._name, broker)
         if broker in self._pods():
             raise StepFailed("StillRunning", f"pod {pod} still exists")
-        # The volume first: after an interruption, the ConfigMap still identifies the broker.
-        if delete_volume:
-            await self._objects.delete("PersistentVolumeClaim", naming.data_claim(pod))
+        # The volumes first: after an interruption, the ConfigMap still identifies the broker.
+        claims = observing.claims_of(self._objects.listed, self._name, broker) if delete_volume else {}
+        for claim in claims.values():
+            await self._objects.delete("PersistentVolumeClaim", name_of(claim))
         if naming.is_of_pool(broker):
             await self._objects.delete("StatefulSet", naming.broker_set(self._name, broker))
         await self._objects.delete("ConfigMap", naming.broker_config(self._name, broker))
 
     async def replace_broker(self, cluster: BrokerCluster, broker: int) -> None:
-        # The claim first: it exists until its pod is deleted, and a pod created in between would use it
+        # The claims first: they exist until their pod is deleted, and a pod created in between would use them
         # again.
-        claim = observing.claim_of(self._objects.listed, self._name, broker)
-        if claim is not None and not claim["metadata"].get("deletionTimestamp"):
-            await self._objects.delete_claim(claim)
+        listed = self._objects.listed
+        for name in observing.volume_losses(listed, self._name, broker):
+            claim = listed.find("PersistentVolumeClaim", name)
+            if claim is not None and not claim["metadata"].get("deletionTimestamp"):
+                await self._objects.delete_claim(claim)
         pod = self._pods().get(broker)
         if pod is not None and not pod["metadata"].get("deletionTimestamp"):
             await self._objects.delete_pod(pod)

@@ -33,6 +33,7 @@ from ottla_operator.resources import (
     Pipeline,
     Problem,
 )
+from ottla_operator.resources.backup import BackupSpec, RecoverySpec
 from ottla_operator.resources.common import Metadata, Status
 from ottla_operator.resources.loading import invalid_finding, parse_resource, status_with
 from ottla_operator.resources.pods import PodTemplate, sidecar_problems
@@ -347,14 +348,19 @@ def problems_on_kubernetes(resource: AnyResource, *, allow_sidecars: bool) -> It
 
 
 def _backup_problems(cluster: BrokerCluster) -> Iterator[Problem]:
-    backup = cluster.spec.backup
-    if backup is None:
-        return
-    if backup.destination.startswith("file:"):
-        yield Problem("spec.backup.destination", "file:// is for `ottla up` only")
-    if backup.credentials_secret is None:
+    backup, recovery = cluster.spec.backup, cluster.spec.bootstrap.recovery
+    if backup is not None:
+        yield from _store_problems("spec.backup", "destination", backup.destination, backup)
+    if recovery is not None:
+        yield from _store_problems("spec.bootstrap.recovery", "source", recovery.source, recovery)
+
+
+def _store_problems(path: str, name: str, url: str, of: BackupSpec | RecoverySpec) -> Iterator[Problem]:
+    if url.startswith("file:"):
+        yield Problem(f"{path}.{name}", "file:// is for `ottla up` only")
+    if of.credentials_secret is None:
         message = "is required: the operator lends nobody its own credentials"
-        yield Problem("spec.backup.credentialsSecret", message)
+        yield Problem(f"{path}.credentialsSecret", message)
 
 
 # Reasons of a healthy resource in transition: their Events are Normal.

@@ -53,6 +53,7 @@ from ottla_operator.planning.steps import (
     StopZooKeeper,
 )
 from ottla_operator.planning.throttle import RATES
+from ottla_operator.planning.volumes import plan_emptying
 from ottla_operator.resources import BrokerCluster, BrokerClusterStatus
 from ottla_operator.resources.cluster_status import ReassignRequestStatus
 from ottla_operator.resources.settings import next_value
@@ -135,6 +136,7 @@ def plan_cluster(
         for broker, instance in observed.brokers.items()
         if broker in members.working
     )
+    emptying = plan_emptying(cluster, observed, targets, members.working)
     roll = plan_roll(
         observed,
         {broker: targets.of(broker).hash for broker in members.working},
@@ -145,6 +147,7 @@ def plan_cluster(
         urgent=[
             b for b, i in observed.brokers.items() if is_urgent(targets.of(b), i.config_hash, i.settings)
         ],
+        emptying=emptying.waiting,
     )
     roll = _until_caught_up(cluster, observed, combined_hash(targets), roll, members)
     scaling, asked = Scaling(), cluster.status.reassign_request
@@ -165,7 +168,7 @@ def plan_cluster(
         elect = _elections(observed, members) if spec.rolling_update.elect_preferred_leaders else ()
         if elect:
             steps.append(ElectPreferredLeaders(elect))
-        steps += [*fencing.steps, *_bounces(observed, targets, roll)]
+        steps += [*emptying.steps, *fencing.steps, *_bounces(observed, targets, roll)]
         steps += scaling.steps
     altered: list[ClusterStep] = [*_alterations(settings), *defaults.due]
     decided = Decisions(

@@ -147,6 +147,9 @@ def _of_cluster(
     assert spec.cluster_ref is not None
     if cluster is None:
         return LaunchRefused("ClusterNotFound", f"BrokerCluster {spec.cluster_ref.name} does not exist")
+    if cluster.awaits_recovery:
+        # Topics of workers would refuse it.
+        return LaunchRefused("ClusterNotReady", f"{cluster.key} is recovered from a backup first")
     kind = None
     name = ""
     listener: Listener | None

@@ -180,7 +180,7 @@ def _capacities(
         if pool is None or pool.spec.storage == cluster.spec.storage:
             disk = quantity(given.disk)
             return disk if disk is not None else measured
-        return measured if measured is not None else quantity(pool.spec.storage.size)
+        return measured if measured is not None else pool.spec.storage.total_bytes
 
     closed = members.closed(observed)
     return {

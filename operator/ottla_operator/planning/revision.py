@@ -39,6 +39,8 @@ RESTART: Final = "restart"
 """The key in `traits` of the last requested restart (`planning.restarts`)."""
 RESTART_OF_BROKER: Final = "restart of the broker"
 """The key in the settings that a broker runs with, when its platform requests its restart."""
+VOLUMES: Final = "volumes"
+"""The key in `traits` of the ids of a broker's volumes; without it, the broker has volume 0 only."""
 ADVERTISED: Final = "advertised.listeners"
 """The key in the settings that a broker runs with, when its addresses for clients have changed."""
 
@@ -99,6 +101,9 @@ def target_revision(
     last requested restart; `rack`: broker.rack, where it is the same for all; `brokers`: their number in the
     whole cluster, if not spec.replicas."""
     traits = {**(traits or {}), **({RESTART: restart} if restart else {})}
+    volumes = [volume.id for volume in spec.storage.all_volumes]
+    if volumes != [0]:
+        traits[VOLUMES] = ",".join(map(str, volumes))
     settings = config_texts(spec.config)
     if version is not None:
         settings[PROTOCOL_VERSION] = version

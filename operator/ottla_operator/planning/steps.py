@@ -104,6 +104,19 @@ class CancelReassign:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveReplicas:
+    """Move replicas between log directories of their broker."""
+
+    broker: int
+    log_dirs: Mapping[PartitionKey, str]
+    """The new log directory of each replica."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"move {len(self.log_dirs)} replicas of broker {self.broker} {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class ElectPreferredLeaders:
     partitions: Sequence[PartitionKey]
 
@@ -362,6 +375,7 @@ ClusterStep = (
     | ReplaceBroker
     | Reassign
     | CancelReassign
+    | MoveReplicas
     | ElectPreferredLeaders
     | AlterBrokerSettings
     | AlterQuota
@@ -387,6 +401,7 @@ KafkaStep = (
     | ResetOffsets
     | Reassign
     | CancelReassign
+    | MoveReplicas
     | ElectPreferredLeaders
     | AlterBrokerSettings
     | AlterQuota

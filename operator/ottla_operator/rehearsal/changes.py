@@ -87,6 +87,9 @@ def changed_resources(
     if not isinstance(cluster, BrokerCluster):
         raise Refused([f"BrokerCluster {name} does not exist, and is not in the files"])
     old_cluster = members.get(cluster.key)
+    recovery = cluster.spec.bootstrap.recovery
+    if old_cluster is None and recovery is not None:
+        notes.append(f"the backup at {recovery.source} is not read: Topics that it has are not created")
     if cluster.metadata.paused:
         notes.append(f"{PAUSE_ANNOTATION} pauses reconciliation: the operator would do nothing")
     return ChangeSet(

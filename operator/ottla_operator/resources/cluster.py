@@ -10,7 +10,8 @@ from pydantic import Field, PrivateAttr
 
 from ottla.metadata.inter_broker import VERSIONS
 from ottla.security.authorizer import CLASS_NAME, SUPER_USERS
-from ottla_operator.resources.backup import BackupSpec, backup_problems
+from ottla_operator.conditions import find
+from ottla_operator.resources.backup import RECOVERY_REFUSED, BackupSpec, Bootstrap, backup_problems
 from ottla_operator.resources.cluster_status import BrokerClusterStatus
 from ottla_operator.resources.common import (
     AGE,
@@ -26,7 +27,6 @@ from ottla_operator.resources.common import (
     Problem,
     Resource,
     Rule,
-    Storage,
     TransitionRule,
     cel_regex,
     condition_column,
@@ -52,6 +52,7 @@ from ottla_operator.resources.settings import (
     release_of,
     version_problem,
 )
+from ottla_operator.resources.storage import VOLUMES_RULE, BrokerStorage
 from ottla_operator.resources.topic import TopicDefaults, topic_settings_problems
 from ottla_operator.resources.windows import MaintenanceWindow, window_problems
 from ottla_operator.resources.zookeeper import OF_SECURED, ManagedZooKeeper, ZooKeeper
@@ -107,6 +108,14 @@ SECURED_RULE = TransitionRule(
     "its brokers could not connect to each other during the change",
     cel=f"{_secured_cel('self')} == {_secured_cel('oldSelf')}",
     allows=lambda old, new: old.is_secured == new.is_secured,
+)
+
+RECOVERY_RULE = TransitionRule(
+    path="spec.bootstrap.recovery",
+    message="bootstrap.recovery is for a new cluster: it cannot be added to an existing one",
+    cel="!has(self.bootstrap) || !has(self.bootstrap.recovery) || "
+    "(has(oldSelf.bootstrap) && has(oldSelf.bootstrap.recovery))",
+    allows=lambda old, new: new.bootstrap.recovery is None or old.bootstrap.recovery is not None,
 )
 
 
@@ -246,7 +255,9 @@ class BrokerClusterSpec(Model):
         default_factory=CertificateAuthority, description="The authority of the users' certificates."
     )
     config: ConfigMap = Field(default_factory=dict, description="Kafka's broker settings.")
-    storage: Storage = Field(default_factory=Storage, description="The volume of each broker.")
+    storage: BrokerStorage = Field(
+        default_factory=BrokerStorage, description="The volume of each broker, or its volumes."
+    )
     zookeeper: ZooKeeper = Field(
         default_factory=ZooKeeper,
         description="The ZooKeeper of the cluster. Default: three servers that the operator runs.",
@@ -270,6 +281,9 @@ class BrokerClusterSpec(Model):
     default_quotas: Limits | None = Field(
         default=None,
         description="The default quotas of client ids; removed with this field.",
+    )
+    bootstrap: Bootstrap = Field(
+        default_factory=Bootstrap, description="What a new cluster starts with; it has no effect later."
     )
     backup: BackupSpec | None = Field(
         default=None,
@@ -330,7 +344,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 f"self.metadata.name.matches({cel_regex(CLUSTER_NAME)})",
             ),
         ),
-        transition_rules=(SERVERS_RULE, SECURED_RULE),
+        transition_rules=(SERVERS_RULE, SECURED_RULE, VOLUMES_RULE, RECOVERY_RULE),
         scale={
             "specReplicasPath": ".spec.replicas",
             "statusReplicasPath": ".status.replicas",
@@ -378,6 +392,16 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         """Whether an annotation asks that no broker and no ZooKeeper server runs. All data is kept."""
         return self.metadata.annotations.get(HIBERNATE_ANNOTATION, "").lower() == "true"
 
+    @property
+    def awaits_recovery(self) -> bool:
+        """Whether a backup is still to be restored: what refers to the cluster waits for it."""
+        if self.spec.bootstrap.recovery is None:
+            return False
+        if self.status.recovery is not None and self.status.recovery.completed_at:
+            return False
+        known = find(self.status.conditions, "Recovered")
+        return known is None or known.reason != RECOVERY_REFUSED
+
     def problems(self) -> Iterator[Problem]:
         problems, _ = broker_settings_problems(config_texts(self.spec.config))
         for name, message in problems:
@@ -395,13 +419,13 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             if name.startswith(_ZOOKEEPER_SECURITY):
                 message = "is set by the operator for its own ZooKeeper; it is allowed with zookeeper.connect"
                 yield Problem(f"spec.config[{name}]", message)
+        yield from self.spec.storage.problems("spec.storage")
         yield from backup_problems(self.spec.backup, "spec.backup")
         yield from topic_settings_problems("spec.topicDefaults.config", self.spec.topic_defaults.config)
         yield from self._security_problems()
         yield from window_problems(self.spec.rolling_update.windows, "spec.rollingUpdate.windows")
         yield from pod_problems(self.spec.template.pod, "spec.template.pod", "broker")
         quantities = (
-            ("spec.storage.size", self.spec.storage.size),
             ("spec.rebalance.replicationThrottle", self.spec.rebalance.replication_throttle),
             ("spec.rebalance.thresholds.diskGap", self.spec.rebalance.thresholds.disk_gap),
             ("spec.rebalance.thresholds.networkGap", self.spec.rebalance.thresholds.network_gap),

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from ottla_operator.resources.backup import BackupStatus
+from ottla_operator.resources.backup import BackupStatus, RecoveryStatus
 from ottla_operator.resources.common import (
     LISTED_BY_NAME,
     MANAGED_SETTINGS,
@@ -23,6 +23,17 @@ ROLL_CAUSE: Final = (
     "Spec: the resource was changed, or a restart requested; Operator: the operator was upgraded or set up "
     "anew."
 )
+
+
+class VolumeStatus(Model):
+    id: int = Field(description="The volume's id.")
+    state: Literal["Online", "Leaving", "Failed"] = Field(
+        description="Online; Leaving: it is emptied, and removed with the next restart of its broker; "
+        "Failed: the broker cannot read or write its log directory."
+    )
+    bytes: int | None = Field(default=None, description="The bytes of its file system, if they are known.")
+    used_percent: int | None = Field(default=None, description="The used part of these, in percent.")
+    replicas: int = Field(default=0, description="The number of replicas on it.")
 
 
 class BrokerStatus(Model):
@@ -44,6 +55,11 @@ class BrokerStatus(Model):
         default_factory=list, description="Why the broker must restart; empty when it need not."
     )
     waiting_for: str = Field(default="", description="What the restart waits for; empty when it does not.")
+    volumes: list[VolumeStatus] = Field(
+        default_factory=list,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]},
+        description="The volumes of a broker with several.",
+    )
 
 
 class RolloutStatus(Model):
@@ -183,6 +199,9 @@ class BrokerClusterStatus(Status):
         default=None, description="The default quotas that the operator has set and must remove."
     )
     backup: BackupStatus | None = Field(default=None, description="The backups of the metadata.")
+    recovery: RecoveryStatus | None = Field(
+        default=None, description="The restoration of spec.bootstrap.recovery."
+    )
     managed_settings: list[str] = Field(default_factory=list, description=MANAGED_SETTINGS)
     unmanaged_settings: list[UnmanagedSetting] = Field(
         default_factory=list, description=UNMANAGED_SETTINGS, json_schema_extra=LISTED_BY_NAME

@@ -22,12 +22,11 @@ from ottla_operator.resources.common import (
     Resource,
     Rule,
     Status,
-    Storage,
     condition_column,
     immutable,
-    parse_quantity,
 )
 from ottla_operator.resources.pods import PodTemplate, pod_problems
+from ottla_operator.resources.storage import POOL_VOLUMES_RULE, BrokerStorage
 
 # The cluster's own pool has the ids below. Names of pods and their labels have room for four digits.
 FIRST_ID: Final = 1000
@@ -57,8 +56,9 @@ class BrokerPoolSpec(Model):
         description="The number of brokers. Each has an id of 1000 to 9999, the lowest free one, which it "
         "keeps. With fewer, the brokers of the highest ids leave; annotations of the pool choose others.",
     )
-    storage: Storage | None = Field(
-        default=None, description="The volume of each broker. Default: as in the cluster's spec.storage."
+    storage: BrokerStorage | None = Field(
+        default=None,
+        description="The volume of each broker, or its volumes. Default: as in the cluster's spec.storage.",
     )
     resources: FreeForm | None = Field(
         default=None,
@@ -111,7 +111,7 @@ class BrokerPool(Resource[BrokerPoolSpec, BrokerPoolStatus]):
                 f"self.metadata.name.size() <= {_NAME_MAX} && !self.metadata.name.contains('.')",
             ),
         ),
-        transition_rules=(immutable("spec.clusterRef", "cluster_ref"),),
+        transition_rules=(immutable("spec.clusterRef", "cluster_ref"), POOL_VOLUMES_RULE),
         scale={
             "specReplicasPath": ".spec.replicas",
             "statusReplicasPath": ".status.replicas",
@@ -126,10 +126,8 @@ class BrokerPool(Resource[BrokerPoolSpec, BrokerPoolStatus]):
         if len(self.metadata.name) > _NAME_MAX or "." in self.metadata.name:
             message = f"use at most {_NAME_MAX} lower-case letters, digits and -"
             yield Problem("metadata.name", f"{self.metadata.name!r} is not allowed: {message}")
-        size = self.spec.storage.size if self.spec.storage is not None else None
-        if size is not None and parse_quantity(size) is None:
-            message = "is not a quantity; allowed: a number, optionally with Ki, Mi, Gi, …"
-            yield Problem("spec.storage.size", f"{size!r} {message}")
+        if self.spec.storage is not None:
+            yield from self.spec.storage.problems("spec.storage")
         if self.spec.template.pod is not None:
             yield from pod_problems(self.spec.template.pod, "spec.template.pod", "broker")
 

@@ -152,6 +152,7 @@ async def load_configuration(context: BrokerContext) -> Configuration:
     await load_dynamic_settings(settings, context.store)
     security = BrokerSecurity(settings, asyncio.get_running_loop(), context.ports)
     context.undo.push_async_callback(security.close)
+    await security.listeners.start()
     await security.tokens.start(context.store)
     return Configuration(
         settings, security, create_topic_policy, alter_config_policy, deletion_policies, custom_authorizer

@@ -45,6 +45,7 @@ from ottla_operator.resources.settings import (
     topic_setting_problem,
     version_problem,
 )
+from ottla_operator.resources.storage import StorageVolume
 from ottla_operator.resources.user import Acl, Authentication
 
 STRIMZI: Final = "kafka.strimzi.io"
@@ -240,7 +241,7 @@ def _brokers(spec: dict[str, Any], original: Original, pools: Sequence[Original]
             f"the input has no KafkaNodePool with its brokers: {_ASSUMED_BROKERS} brokers are assumed"
         )
     spec["replicas"] = _ASSUMED_BROKERS if replicas is None else replicas
-    _set(spec, "storage", _storage(source["storage"]))
+    _set(spec, "storage", _broker_storage(source["storage"]))
     resources = source["resources"] or kafka["resources"]
     _set(spec, "resources", resources.take())
     parts = dict(kafka["template"].fields())
@@ -266,7 +267,7 @@ def _pool(original: Original) -> dict[str, Any]:
     metadata, source = _metadata(original), original.field("spec")
     spec: dict[str, Any] = {"clusterRef": _reference(original), "replicas": source["replicas"].take() or 0}
     _take_roles(source)
-    _set(spec, "storage", _storage(source["storage"]))
+    _set(spec, "storage", _broker_storage(source["storage"]))
     _set(spec, "resources", source["resources"].take())
     parts = dict(source["template"].fields())
     parts.pop("podDisruptionBudget", None)
@@ -317,20 +318,31 @@ def _broker_settings(source: Field, spec: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _storage(source: Field) -> dict[str, Any]:
-    kind = source["type"].value
-    if kind == "jbod":
-        volumes = list(source["volumes"].items())
-        source["type"].take()
-        for other in volumes[1:]:
-            other.leave("a broker has one volume")
-        return _storage(volumes[0]) if volumes else {}
-    if kind != "persistent-claim":
+def _broker_storage(source: Field) -> dict[str, Any]:
+    if source["type"].value != "jbod":
+        return _storage(source)
+    source["type"].take()
+    given = list(source["volumes"].items())
+    deleted = {bool(volume["deleteClaim"].value) for volume in given}
+    for volume in given:
+        if len(deleted) > 1:
+            volume["deleteClaim"].leave("storage.deleteClaim is of all volumes of a broker")
+        elif volume["deleteClaim"]:
+            volume["deleteClaim"].take()
+    volumes = [volume for volume in (_storage(each, StorageVolume) for each in given) if volume]
+    return {
+        **({"volumes": volumes} if volumes else {}),
+        **({"deleteClaim": True} if deleted == {True} else {}),
+    }
+
+
+def _storage(source: Field, model: type[Model] = Storage) -> dict[str, Any]:
+    if source["type"].value != "persistent-claim":
         source.leave("brokers and ZooKeeper servers have persistent volumes")
         return {}
     source["type"].take()
     source["kraftMetadata"].leave(_NO_KRAFT)
-    return fitted(source, Storage)
+    return fitted(source, model)
 
 
 def _zookeeper(source: Field) -> dict[str, Any]:
