@@ -92,7 +92,7 @@ AREAS: Mapping[str, tuple[str, ...]] = {
     "client/ottla/protocol": ("protocol", "records", "fuzzed"),
     "broker/ottla/quotas": ("quota",),
     "broker/ottla/replication": ("divergence", "follower_fetch", "log_dirs"),
-    "client/ottla/security": ("secur", "acls", "oauth"),
+    "client/ottla/security": ("secur", "acls", "authorizer", "oauth"),
     "broker/ottla/server": (
         *("fuzzed", "hostile", "fetch_sessions", "records_like", "admin_like", "security_like", "oauth_like"),
         *("single_broker", "large_requests", "kcat", "broker_life"),

@@ -247,7 +247,9 @@ class LocalPlatform:
         await self._stop_zookeeper()
 
     async def _stop_zookeeper(self) -> None:
+        """The thread is free once a start that is under way has ended."""
         if self._zookeeper is not None:
+            self._zookeeper.abandon_start()
             await asyncio.get_running_loop().run_in_executor(self._thread, self._zookeeper.stop)
 
     # ---- brokers
