@@ -84,6 +84,7 @@ def _only_these_namespaces(kube: Kube) -> list[str]:
         f"{NAMESPACE}-secured",
         f"{NAMESPACE}-upgraded",
         f"{NAMESPACE}-pipelines",
+        f"{NAMESPACE}-certificates",
     ]
     for name in names:
         kube.ensure_namespace(name)
