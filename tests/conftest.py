@@ -38,12 +38,6 @@ settings.load_profile("ottla")
 BUDGETS_S = {"unit": 1.0, "interop": 20.0}
 """By folder of `tests`."""
 
-LENIENT = (
-    "ignore::ResourceWarning",
-    "default::pytest.PytestUnraisableExceptionWarning",
-    "default::pytest.PytestUnhandledThreadExceptionWarning",
-)
-"""What is left open fails a test of `make test`, and is not looked for in the others."""
 CLIENTS = selection.ROOT / "tests/interop/clients"
 OF_CLIENTS = "ignore:unclosed <socket:ResourceWarning"
 """kafka-python leaves sockets of connections that it gave up, which the collector finds in any later test.
@@ -106,14 +100,9 @@ def pytest_runtest_makereport(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    core = [selection.ROOT / path for path in selection.CORE]
-    strict = {path for path in {item.path for item in items} if any(map(path.is_relative_to, core))}
     for item in items:
         if item.path.is_relative_to(CLIENTS):
             item.add_marker(pytest.mark.filterwarnings(OF_CLIENTS))
-        if item.path not in strict:
-            for rule in LENIENT:
-                item.add_marker(pytest.mark.filterwarnings(rule))
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:

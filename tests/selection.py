@@ -26,7 +26,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
 DURATIONS = ROOT / "tests/durations.txt"
-SOURCES = ("client", "broker", "operator", "pipeline")
+SOURCES = ("client", "broker", "operator", "pipeline", "console")
 WORKERS = 2
 BUDGETS_S = {"unit": 25.0 * WORKERS, "changed": 300.0 * WORKERS}
 """Of all chosen files together; they run in WORKERS processes."""
@@ -92,7 +92,7 @@ AREAS: Mapping[str, tuple[str, ...]] = {
     "client/ottla/protocol": ("protocol", "records", "fuzzed"),
     "broker/ottla/quotas": ("quota",),
     "broker/ottla/replication": ("divergence", "follower_fetch", "log_dirs"),
-    "client/ottla/security": ("secur", "acls", "oauth"),
+    "client/ottla/security": ("secur", "acls", "authorizer", "oauth"),
     "broker/ottla/server": (
         *("fuzzed", "hostile", "fetch_sessions", "records_like", "admin_like", "security_like", "oauth_like"),
         *("single_broker", "large_requests", "kcat", "broker_life"),
@@ -113,6 +113,7 @@ AREAS: Mapping[str, tuple[str, ...]] = {
     "broker/ottla/storage/cleaner": ("compaction",),
     "broker/ottla/testing": ("dev_broker", "pytest_plugin"),
     "operator/ottla_operator": ("up_", "backup", "crds", "operator_connect"),
+    "console/ottla_console": ("console",),
     "client/ottla/extras": ("base_install",),
     "pipeline/ottla_pipeline/command": ("pipeline_command",),
     "pipeline/ottla_pipeline/auditing": ("audit",),

@@ -120,11 +120,16 @@ def execute(
             config = config.model_copy(
                 update={"trigger": config.trigger.model_copy(update={"available_now": True})}
             )
+        execution = Execution(module, name, config, params, echo)
+
+        def end(*_: object) -> None:
+            stop.set()
+            if execution.starting:
+                raise SystemExit(0)
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
-        return Execution(module, name, config, params, echo).run(
-            stop, status_port, status_host, master=master, memory=memory
-        )
+            signal.signal(number, end)
+        return execution.run(stop, status_port, status_host, master=master, memory=memory)
     except STARTUP_ERRORS as error:
         echo_error(str(error))
         return 2
@@ -144,6 +149,8 @@ class Execution:
         self._params = params
         self._echo = echo
         self._status = Status(name, config.name)
+        self.starting = True
+        """Until there is a Spark session: nothing needs an orderly end, and Java may hang."""
         self._metrics = CollectorRegistry()
         self._metrics.register(JobMetrics(self._status))
 
@@ -174,6 +181,7 @@ class Execution:
             extra=settings,
             packages=config.spark.packages,
         )
+        self.starting = False
         self._status.application_id = spark.sparkContext.applicationId
         context = JobContext(spark, self._echo, self._metrics, self._params, self._status.details)
         try:

@@ -70,9 +70,14 @@ def into_spark(jars: list[str]) -> None:
 
 
 def create_class_archive() -> Path | None:
-    """Creates the archive unless it exists; returns its path, or None if this Java cannot create one."""
+    """Creates the archive unless it exists, and deletes those of other jars; returns its path, or None if
+    this Java cannot create one, or Spark's folder is not ours."""
     archive = class_archive(check_java())
     if not archive.is_file():
+        try:
+            archive.parent.mkdir(exist_ok=True)
+        except PermissionError:
+            return None
         part = archive.with_suffix(f".{os.getpid()}.part")
         command = [sys.executable, "-m", "ottla_pipeline.prefetch", WRITE_ARCHIVE, str(part)]
         run = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
@@ -80,6 +85,8 @@ def create_class_archive() -> Path | None:
             part.unlink(missing_ok=True)
             return None
         part.replace(archive)
+    for other in set(archive.parent.glob("spark-*.jsa")) - {archive}:
+        other.unlink(missing_ok=True)
     return archive
 
 
@@ -139,7 +146,8 @@ def main(arguments: Sequence[str]) -> int:
     click.echo(f"prefetch: {len(jars)} jars for Spark are available")
     if "--into-spark" not in arguments and create_class_archive() is None:
         click.echo(
-            "prefetch: this Java cannot create an archive of Spark's classes; jobs start a few seconds slower"
+            "prefetch: this Java cannot create an archive of Spark's classes, or Spark's folder cannot be "
+            "written to; jobs start a few seconds slower"
         )
     return 0
 

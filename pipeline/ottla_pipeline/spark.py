@@ -4,8 +4,8 @@ Called by every job and by `prefetch`. Under spark-submit the command line confi
 then sets only what the jobs need for correct results (UTC, the Parquet calendar).
 
 Ivy resolves `PACKAGES` once; `prefetch` stores the paths of the jars, and later sessions take them from
-there: no resolution, no network, two seconds less per start. The archive of Spark's classes, which
-`prefetch` creates, is in the same folder.
+there: no resolution, no network, two seconds less per start. `prefetch` also creates an archive of Spark's
+classes, beside Spark's jars.
 """
 
 from __future__ import annotations
@@ -176,13 +176,15 @@ def local_file_settings(jars: list[Path]) -> dict[str, str]:
 
 
 def class_archive(java: str) -> Path:
-    """The path of the archive of Spark's classes for this Java and these jars (see `prefetch`). Java ignores
-    the archive after the same jars were installed again: it compares their times."""
+    """The path of the archive of Spark's classes for this Java and these jars (see `prefetch`), beside the
+    jars, so that it goes with them. Java ignores the archive after the same jars were installed again: it
+    compares their times."""
     release = Path(java).resolve().parents[1] / "release"
     build = release.read_text() if release.is_file() else java
     times = sorted((jar.name, jar.stat().st_mtime) for jar in os.scandir(spark_jars()))
     made_of = "\n".join((*PACKAGES, str(spark_jars()), str(times), build))
-    return ivy_home() / f"ottla-{hashlib.sha256(made_of.encode()).hexdigest()[:12]}.jsa"
+    name = f"spark-{hashlib.sha256(made_of.encode()).hexdigest()[:12]}.jsa"
+    return spark_jars().parent / "ottla-classes" / name
 
 
 def java_options(archive: Path | None) -> str:

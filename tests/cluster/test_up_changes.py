@@ -89,27 +89,33 @@ class Writer:
         self._stop.set()
         self._thread.join(150)
         assert not self._thread.is_alive()
-        del self._producer
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 def read_all(bootstrap: str, topic: str, partitions: int, expected: set[int]) -> Counter[int]:
     """All there is, and until all came that is expected: a new leader may not know at once of the last."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "checker", "enable.partition.eof": True})
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-    found: Counter[int] = Counter()
-    ended: set[int | None] = set()
-    deadline = time.monotonic() + 120
-    while (len(ended) < partitions or not expected <= found.keys()) and time.monotonic() < deadline:
-        message = consumer.poll(1)
-        if message is None:
-            continue
-        problem = message.error()
-        if problem is not None:
-            if problem.code() == KafkaError._PARTITION_EOF:
-                ended.add(message.partition())
-        else:
-            found[int(message.value() or b"")] += 1
-    consumer.close()
+    with Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "checker", "enable.partition.eof": True}
+    ) as consumer:
+        consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+        found: Counter[int] = Counter()
+        ended: set[int | None] = set()
+        deadline = time.monotonic() + 120
+        while (len(ended) < partitions or not expected <= found.keys()) and time.monotonic() < deadline:
+            message = consumer.poll(1)
+            if message is None:
+                continue
+            problem = message.error()
+            if problem is not None:
+                if problem.code() == KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
+            else:
+                found[int(message.value() or b"")] += 1
     return found
 
 
@@ -121,19 +127,16 @@ def load(session: UpSession, topic: str) -> Counter[int]:
 
 
 def test_a_fourth_broker_joins_gets_its_share_and_is_drained_again(up: UpSession) -> None:
-    writer = Writer(up.bootstrap, "orders")
-    up.write("BrokerCluster", "demo", cluster_spec(4))
-    up.wait_line(rf"^ready bootstrap=\S+,{HOST}:{up.port + 3} ")
-
     def shared() -> bool:
         on = load(up, "orders")
         return set(on) == {0, 1, 2, 3} and max(on.values()) - min(on.values()) <= 1
 
-    up.wait_until(shared, "each broker to have its share")
-
-    up.write("BrokerCluster", "demo", cluster_spec(3))
-    up.wait_ready()
-    writer.stop()
+    with Writer(up.bootstrap, "orders") as writer:
+        up.write("BrokerCluster", "demo", cluster_spec(4))
+        up.wait_line(rf"^ready bootstrap=\S+,{HOST}:{up.port + 3} ")
+        up.wait_until(shared, "each broker to have its share")
+        up.write("BrokerCluster", "demo", cluster_spec(3))
+        up.wait_ready()
     up.wait_until(lambda: set(load(up, "orders")) == {0, 1, 2}, "the fourth to have none")
     up.wait_until(lambda: not port_in_use(up.port + 3), "the fourth to be gone")
     assert not writer.failed
@@ -145,7 +148,6 @@ def test_a_fourth_broker_joins_gets_its_share_and_is_drained_again(up: UpSession
 
 def test_a_changed_static_setting_bounces_one_broker_at_a_time(up: UpSession) -> None:
     pids = {broker: up.broker_pid(broker) for broker in range(3)}
-    writer = Writer(up.bootstrap, "orders")
     watching = threading.Event()
     most_down = 0
 
@@ -162,13 +164,17 @@ def test_a_changed_static_setting_bounces_one_broker_at_a_time(up: UpSession) ->
             time.sleep(0.02)
 
     watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    up.write("BrokerCluster", "demo", cluster_spec(**STATIC_CHANGED))
-    up.wait_ready()
-    up.wait_until(lambda: all(up.broker_pid(broker) != pid for broker, pid in pids.items()), "each bounced")
-    watching.set()
-    watcher.join()
-    writer.stop()
+    with Writer(up.bootstrap, "orders") as writer:
+        watcher.start()
+        try:
+            up.write("BrokerCluster", "demo", cluster_spec(**STATIC_CHANGED))
+            up.wait_ready()
+            up.wait_until(
+                lambda: all(up.broker_pid(broker) != pid for broker, pid in pids.items()), "each bounced"
+            )
+        finally:
+            watching.set()
+            watcher.join()
     assert most_down == 1
     assert not writer.failed
     order = [
@@ -257,11 +263,10 @@ def test_a_killed_broker_is_restarted(up: UpSession) -> None:
     up.wait_until(lambda: up.cluster_status()["controllerId"] in (0, 1, 2), "a controller")
     controller = up.cluster_status()["controllerId"]
     pid = up.broker_pid(controller)
-    writer = Writer(f"{HOST}:{up.port + (controller + 1) % 3}", "orders")
-    os.kill(pid, signal.SIGKILL)
-    up.wait_line(f"broker {controller} Crashed: was killed by signal 9")
-    up.wait_ready()
-    writer.stop()
+    with Writer(f"{HOST}:{up.port + (controller + 1) % 3}", "orders") as writer:
+        os.kill(pid, signal.SIGKILL)
+        up.wait_line(f"broker {controller} Crashed: was killed by signal 9")
+        up.wait_ready()
     up.wait_until(lambda: up.broker_pid(controller) != pid, "it to be another process")
     assert not writer.failed
     up.wait_until(lambda: up.condition("BrokerCluster/demo", "FullyReplicated")[0] == "True", "full ISRs")

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 import urllib.request
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ottla.local.processes import port_in_use
+from ottla.local.zookeeper import find_java
+from tests.judges.faults import has_ended
 from tests.judges.up_session import HOST, UpSession
 
 pytestmark = pytest.mark.timeout(420)
@@ -50,11 +53,9 @@ def write(bootstrap: str, topic: str, value: bytes) -> None:
 
 
 def read(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found = [message.value() for message in consumer.consume(count, timeout=90)]
-    consumer.close()
-    return found
+    with Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"}) as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        return [message.value() for message in consumer.consume(count, timeout=90)]
 
 
 def test_the_next_run_continues_the_last_one(tmp_path: Path) -> None:
@@ -209,3 +210,39 @@ def test_a_setting_that_brokers_would_reject_is_rejected_before(tmp_path: Path) 
         assert session.broker_pid(0) == pid
         session.write("BrokerCluster", "demo", {"replicas": 1, "config": QUICK})
         session.wait_ready()
+
+
+@pytest.mark.parametrize("program", ["QuorumPeerMain", "SparkSubmit"])
+def test_ctrl_c_ends_a_run_whose_java_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    """As a ZooKeeper, or as a driver. Neither Java nor what it started is left."""
+    java, child = tmp_path / "home" / "bin" / "java", tmp_path / "child"
+    java.parent.mkdir(parents=True)
+    java.write_text(
+        f"""#!/bin/sh
+case "$*" in
+  *launcher.Main*) ;;
+  *{program}*) trap '' TERM; sleep 3600 & echo $! > {child}.part; mv {child}.part {child}; wait ;;
+esac
+exec {find_java()} "$@"
+"""
+    )
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(java.parents[1]))
+    session = UpSession(tmp_path)
+    one_broker(session)
+    config = {
+        "source": {"topics": ["kept"]},
+        "format": {"type": "json", "fields": "id STRING, at TIMESTAMP"},
+        "event": {"id": "id", "time": "at"},
+        "sink": {"type": "parquet", "path": "lake"},
+    }
+    spec = {"clusterRef": {"name": "demo"}, "job": "lake", "storage": {"size": "1Gi"}, "config": config}
+    session.write("Pipeline", "orders", spec)
+    with session:
+        session.wait_until(child.exists, "java to hang")
+        began = time.monotonic()
+        assert session.stop() == 0
+        assert time.monotonic() - began < 30, "less than any grace period and time-out of a start"
+        assert has_ended(int(child.read_text()))

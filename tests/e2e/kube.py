@@ -26,6 +26,10 @@ KUBE_VERSION = "1.31.0"
 class CommandFailed(AssertionError):
     """A command failed; the message has its output."""
 
+    def __init__(self, command: Sequence[str], output: str) -> None:
+        super().__init__(f"{' '.join(command)}: {output}")
+        self.output = output
+
 
 class Kube:
     """One cluster. `script`: the path of kube.sh, or None for the KUBECONFIG."""
@@ -115,7 +119,7 @@ class Kube:
 def _run(command: list[str], text: str | None, timeout_s: float) -> str:
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=timeout_s, check=False)
     if done.returncode != 0:
-        raise CommandFailed(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+        raise CommandFailed(command, done.stderr.strip() or done.stdout.strip())
     return done.stdout
 
 

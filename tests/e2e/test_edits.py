@@ -1,7 +1,8 @@
 """Random edits of the operator's objects and of the spec, one after the other and under load: each is undone,
 or carried out, or named by a condition.
 
-OTTLA_E2E_SEED chooses the edits, OTTLA_E2E_EDITS their number.
+OTTLA_E2E_SEED chooses the edits, OTTLA_E2E_EDITS their number, OTTLA_E2E_FIRST_EDIT the first of them: each
+follows from the seed and its own number.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ import copy
 import json
 import os
 import random
+import re
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+
+import pytest
 
 from tests.e2e.clients import Traffic
 from tests.e2e.clusters import CHILD_KINDS, Cluster
@@ -20,6 +24,7 @@ from tests.e2e.kube import CommandFailed, Kube, Object, wait_for
 
 SEED = int(os.environ.get("OTTLA_E2E_SEED", "1"))
 EDITS = int(os.environ.get("OTTLA_E2E_EDITS", "50"))
+FIRST = int(os.environ.get("OTTLA_E2E_FIRST_EDIT", "0"))
 
 Path = tuple[str | int, ...]
 
@@ -121,12 +126,33 @@ def _pointer(path: Path) -> str:
     return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
 
 
+def is_named(text: str, path: Path, value: Any) -> bool:
+    """Whether the text names the edit: by the field's path, or its name if that is no common word; by a value
+    that does not occur by chance; by the name and the value otherwise."""
+
+    def has(word: str) -> bool:
+        return re.search(rf"(?<![-.A-Za-z0-9]){re.escape(word)}(?![-A-Za-z0-9])", text) is not None
+
+    field = str(path[-1])
+    paths = [".".join(map(str, path[at:])) for at in range(len(path) - 1)]
+    if any(re.search(rf"{re.escape(each)}(?![-A-Za-z0-9])", text) for each in paths):
+        return True
+    if isinstance(value, str) and len(value) >= _UNCOMMON and has(value):
+        return True
+    around = ".".join(map(str, path[:-1]))
+    return has(field) and (not field.islower() or has(str(value)) or has(around))
+
+
+_UNCOMMON = 5
+"""From this length on, a value does not occur in a message by chance."""
+
+
 class Edits:
     """Makes edits of one cluster, and waits for what becomes of each."""
 
     def __init__(self, kube: Kube, cluster: Cluster, seed: int) -> None:
         self._kube, self._cluster = kube, cluster
-        self._random = random.Random(seed)
+        self._seed, self._random = seed, random.Random()
         crd = json.loads(kube.kubectl("get", "crd", "brokerclusters.ottla.dev", "-o", "json"))
         schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
         self._fields = [
@@ -138,8 +164,9 @@ class Edits:
         self._before = {child: self._content(*child) for child in self._children}
         self._spec = cluster.spec
 
-    def one(self) -> str:
-        """Makes one edit; returns it with what became of it."""
+    def one(self, number: int) -> str:
+        """Makes an edit; returns it with what became of it."""
+        self._random = random.Random(f"{self._seed}/{number}")
         while True:
             # More of the children: an edit of the spec may restart every broker, twice.
             edit = self._edit_spec() if self._random.random() < 0.3 else self._edit_child()
@@ -201,14 +228,14 @@ class Edits:
         inner[path[-1]] = value
         what = f"{'.'.join(map(str, path))}: {value!r}"
         name = self._cluster.name
+        refused = ""
         try:
             self._patch("brokercluster", name, [{"op": "replace", "path": "/spec", "value": spec}])
         except CommandFailed as error:
-            return (
-                f"{what}: refused: {str(error).splitlines()[-1][-200:]}"
-                if str(path[-1]) in str(error)
-                else ""
-            )
+            refused = error.output
+        if refused:
+            assert is_named(refused, path, value), f"{what}: refused: {refused}"
+            return f"{what}: refused: {refused.splitlines()[-1][-200:]}"
         began = time.monotonic()
         try:
             outcome = wait_for("it is carried out or named", lambda: self._outcome(path, value, began), 180)
@@ -227,8 +254,7 @@ class Edits:
         if time.monotonic() < began + _WORK_S:
             return ""
         for each in bad:
-            text = f"{each.get('reason')} {each.get('message')}".lower()
-            if str(path[-1]).lower() in text or str(value).lower() in text:
+            if is_named(f"{each.get('reason')} {each.get('message')}", path, value):
                 return f"named by {each['type']}: {each['reason']}: {each['message'][:150]}"
         return ""
 
@@ -243,6 +269,32 @@ class Edits:
         ]
 
 
+_HEAP: Path = ("spec", "zookeeper", "managed", "heap")
+_SCHEDULER: Path = ("spec", "template", "pod", "spec", "schedulerName")
+_SIZE: Path = ("spec", "storage", "size")
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "value", "named"),
+    [
+        ("revision a7f3 is not on broker 7", _SCHEDULER, "7", False),
+        ("no scheduler has handled the pod, whose schedulerName is '7'", _SCHEDULER, "7", True),
+        ('no such thing: "edited"', _SCHEDULER, "edited", True),
+        ("spec was edited-by a user", _SCHEDULER, "edited", False),
+        ("the heap is too small", _HEAP, "2m", False),
+        ("the heap 2m is too small", _HEAP, "2m", True),
+        ("zookeeper.managed.heap is too small", _HEAP, "2m", True),
+        ("the size is odd", _SIZE, "7", False),
+        ("spec.storage: size and class exclude each other", _SIZE, "7", True),
+        ("demo-0 has 1Gi, more than spec.storage.size 7", _SIZE, "7", True),
+    ],
+)
+def test_a_message_names_an_edit_by_its_field_or_a_value_that_does_not_occur_by_chance(
+    text: str, path: Path, value: str, *, named: bool
+) -> None:
+    assert is_named(text, path, value) == named
+
+
 _WORK_S = 45
 """Before this, what is not carried out may be about to be."""
 _BAD_IF_TRUE = ("Rolling", "Scaling", "ReconciliationPaused", "Contested")
@@ -251,8 +303,8 @@ _BAD_IF_TRUE = ("Rolling", "Scaling", "ReconciliationPaused", "Contested")
 def test_random_edits_are_undone_carried_out_or_named_under_load(kube: Kube, cluster: Cluster) -> None:
     edits = Edits(kube, cluster, SEED)
     with Traffic(cluster, "events", per_second=50) as traffic:
-        for number in range(EDITS):
-            print(f"{number}: {edits.one()}", flush=True)
+        for number in range(FIRST, FIRST + EDITS):
+            print(f"{number}: {edits.one(number)}", flush=True)
         traffic.wait_for_more(100)
         traffic.assert_lost_nothing(isr_kept=False)
     wait_for("every object is as it was", lambda: not edits.left(), 60)

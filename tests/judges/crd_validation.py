@@ -64,6 +64,9 @@ def _validated(value: Any, schema: Mapping[str, Any], path: str) -> Iterator[str
         for field, each in value.items():
             yield from _validated(each, properties.get(field, more), f"{path}.{field}")
     if isinstance(value, list):
+        keys = schema.get("x-kubernetes-list-map-keys")
+        ids = [tuple(item.get(key) for key in keys) for item in value] if keys else []
+        yield from (f"{path}[{n}]: duplicate {key}" for n, key in enumerate(ids) if key in ids[:n])
         for number, item in enumerate(value):
             yield from _validated(item, schema.get("items", {}), f"{path}[{number}]")
     for rule in schema.get("x-kubernetes-validations", ()):

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 from kazoo.client import KazooClient
 
 from ottla.client.admin import AdminClient
@@ -29,6 +30,14 @@ def cluster_for_faults(directory: Path, **settings: str) -> Iterator[LocalCluste
     more = {name.replace("_", "."): value for name, value in settings.items()}
     with LocalCluster(directory, settings={**SETTINGS, **more}) as running:
         yield running
+
+
+def has_ended(pid: int) -> bool:
+    """A zombie has: the init process of a container may not wait for it."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @contextlib.contextmanager

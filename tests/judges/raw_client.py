@@ -246,3 +246,24 @@ def requests(key: ApiKey, version: int) -> list[Message]:
     """Sample requests of an API: about a topic that exists, and about one that does not."""
     cls = frames.REQUESTS[key]
     return [sample(cls, version, name) for name in (SECRET, ABSENT)]
+
+
+def compared(kafka_port: int, our_port: int) -> tuple[int, list[str]]:
+    """Every API in every version, sent to both brokers: how many requests, and which answers differ."""
+    differences: list[str] = []
+    asked = 0
+    of_kafka = served(kafka_port)
+    with RawClient(kafka_port) as kafka, RawClient(our_port) as ours:
+        for key, versions in served(our_port).items():
+            for version in versions:
+                if key == ApiKey.API_VERSIONS or version not in of_kafka.get(key, ()):
+                    continue
+                for request in requests(key, version):
+                    asked += 1
+                    expected = comparable(kafka.ask(request, version))
+                    answer = comparable(ours.ask(request, version))
+                    if answer != expected:
+                        differences.append(
+                            f"{key.name} v{version}: {request}\n  Apache Kafka: {expected}\n  Ottla: {answer}"
+                        )
+    return asked, differences

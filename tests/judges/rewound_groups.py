@@ -176,33 +176,32 @@ def confluent(member: Member, stopping: threading.Event) -> None:
     }
     if member.instance_id:
         settings["group.instance.id"] = member.instance_id
-    consumer = ConfluentConsumer(settings)
+    with ConfluentConsumer(settings) as consumer:
 
-    def lost(_: Any, places: Sequence[Any]) -> None:
-        member.lost += [place.partition for place in places]
-        try:  # What a careless application does here must not count either.
-            consumer.commit(asynchronous=False)
-        except KafkaException:
-            member.refused_count += 1
+        def lost(_: Any, places: Sequence[Any]) -> None:
+            member.lost += [place.partition for place in places]
+            try:  # What a careless application does here must not count either.
+                consumer.commit(asynchronous=False)
+            except KafkaException:
+                member.refused_count += 1
 
-    consumer.subscribe([member.topic], on_lost=lost)
-    while not stopping.wait(0.001):
-        message = consumer.poll(0.2)
-        if message is None:
-            continue
-        problem = message.error()
-        if problem is not None:
-            assert not problem.fatal(), problem
-            continue
-        partition, offset = message.partition(), message.offset()
-        assert partition is not None
-        assert offset is not None
-        member.got.append((partition, offset, offset))
-        try:
-            consumer.commit(message=message, asynchronous=False)
-        except KafkaException:
-            member.refused_count += 1
-    consumer.close()
+        consumer.subscribe([member.topic], on_lost=lost)
+        while not stopping.wait(0.001):
+            message = consumer.poll(0.2)
+            if message is None:
+                continue
+            problem = message.error()
+            if problem is not None:
+                assert not problem.fatal(), problem
+                continue
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None
+            assert offset is not None
+            member.got.append((partition, offset, offset))
+            try:
+                consumer.commit(message=message, asynchronous=False)
+            except KafkaException:
+                member.refused_count += 1
 
 
 def ours(member: Member, stopping: threading.Event) -> None:

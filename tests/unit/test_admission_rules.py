@@ -40,7 +40,6 @@ KEYS: Final = (
 OF_SERVERS: Final = "a path of ZooKeeper's pods only, and a rule of a mount does not see which pods it is for"
 ADDRESSES: Final = "functions for addresses came to CEL after the oldest Kubernetes that the chart allows"
 FORMULA: Final = "a template has another value for each broker, and CEL does not compute it"
-EACH_OTHER: Final = "to compare 1000 brokers with each other exceeds the API server's budget"
 CRON: Final = "the times of a cron schedule are a language of their own"
 ZONES: Final = "time zones are data of the operator's image"
 FLAG: Final = "a flag of the operator decides"
@@ -107,6 +106,10 @@ def backup(only_webhook: str = "", **fields: Any) -> Case:
     return cluster(only_webhook, backup={"destination": "s3://b", "credentialsSecret": "s3", **fields})
 
 
+def recovery(**fields: Any) -> Case:
+    return cluster(bootstrap={"recovery": {"source": "s3://b", "credentialsSecret": "s3", **fields}})
+
+
 def window(only_webhook: str = "", **fields: Any) -> Case:
     windows = [{"start": "22:00", "duration": "4h", **fields}]
     return cluster(only_webhook, rollingUpdate={"windows": windows})
@@ -144,6 +147,7 @@ def trusted(**source: str) -> Case:
 
 
 CASES: Final = (
+    Case("Connector", {"connectRef": {"name": "x"}, "class": "C", "alterOffsets": {"requestId": "1"}}),
     authenticated(type="oauth", validIssuerUri="https://idp"),
     authenticated(**{**OAUTH, "jwksEndpointUri": "file:/etc/passwd"}),
     authenticated(**OAUTH, checkAudience=True),
@@ -192,7 +196,7 @@ CASES: Final = (
     access("nodeport", brokers=[{"broker": 0, "host": "x.example"}]),
     access("loadbalancer", ADDRESSES, bootstrap={"loadBalancerIP": "x"}),
     access("loadbalancer", ADDRESSES, loadBalancerSourceRanges=["x"]),
-    access("nodeport", EACH_OTHER, brokers=[{"broker": 0}, {"broker": 0}]),
+    access("nodeport", brokers=[{"broker": 0}, {"broker": 0}]),
     access("nodeport", FORMULA, advertisedPortTemplate="0 - {nodeId}"),
     access("ingress", tls=False, bootstrap={"host": "x.example"}, hostTemplate="b-{nodeId}.example"),
     access("ingress", hostTemplate="b-{nodeId}.example"),
@@ -219,11 +223,15 @@ CASES: Final = (
     backup(CRON, schedule="61 * * * *"),
     backup(destination="file:///tmp"),
     cluster(backup={"destination": "s3://b"}),
+    recovery(source="file:///tmp"),
+    cluster(bootstrap={"recovery": {"source": "s3://b"}}),
     cluster(clusterCa={"renewalDays": 365}),
     cluster(clientsCa={**ISSUER, "generateCertificateAuthority": False}),
     cluster(clientsCa={"validityDays": 30}),
     cluster(authorization={"type": "simple", "superUsers": ["a;b"]}),
     cluster(authorization={"type": "simple", "superUsers": [" "]}),
+    cluster(authorization={"type": "custom"}),
+    cluster(authorization={"type": "simple", "authorizerClass": "company:ByTeam"}),
     cluster(storage={"size": "10 GB"}),
     cluster(storage={"size": -1}),
     cluster(rebalance={"replicationThrottle": "fast"}),
@@ -232,6 +240,19 @@ CASES: Final = (
     pod(KEYS, metadata={"labels": {"app.kubernetes.io/name": "x"}}),
     pod(KEYS, metadata={"annotations": {"ottla.dev/config-hash": "x"}}),
     pod(volumes=[{"name": "data", "emptyDir": {}}]),
+    pod(volumes=[{"name": "data-12", "emptyDir": {}}]),
+    mount("/var/lib/ottla-volumes/3"),
+    cluster(storage={"volumes": [{"id": 1}, {"id": 2}, {"id": 1}]}),
+    cluster(storage={"volumes": [{"id": 1, "size": "much"}]}),
+    cluster(storage={"volumes": []}),
+    cluster(
+        SETTINGS,
+        listeners=[listener(configuration={"maxConnections": 5})],
+        config={"listener.name.plain.max.connections": 7},
+    ),
+    access("internal", maxConnections=0),
+    access("loadbalancer", finalizers=["cleanup"]),
+    access("nodeport", finalizers=["a.b/cleanup"]),
     pod(volumes=[{"name": "more"}]),
     pod(volumes=[{"name": "more", "emptyDir": {}, "secret": {}}]),
     pod(containers=[{"name": "a", "image": "x"}, {"name": "a", "image": "x"}]),
@@ -417,11 +438,13 @@ def valid() -> Iterator[tuple[str, str, Any]]:
         cluster(
             listeners=[listener(), listener("b", 1)], authorization={"type": "simple", "superUsers": ["a b"]}
         ),
+        cluster(authorization={"type": "custom", "authorizerClass": "company.teams:ByTeam"}),
         access(
             "loadbalancer", loadBalancerSourceRanges=["10.0.0.0/8"], advertisedPortTemplate="9000 + {nodeId}"
         ),
         access("ingress", bootstrap={"host": "x.example"}, hostTemplate="b-{nodeId}.example"),
         backup(schedule="0 3 * * mon-fri", endpoint="http://minio:9000", destination="az://a/b/c"),
+        recovery(source="gs://b/x/old-20261127T120000Z.ndjson.gz", name="old"),
         window(duration="168h", days=["Monday"], timeZone="Europe/Berlin"),
         cluster(listeners=[listener(tls=True, authentication={"type": "tls"}, configuration=CERTIFICATE)]),
         Case("Topic", {**REF, "topicName": "_x"}),

@@ -123,6 +123,18 @@ def test_an_unschedulable_pod_has_the_schedulers_message() -> None:
     assert not broker.process_started
 
 
+def test_a_pod_that_no_scheduler_has_handled_names_the_scheduler() -> None:
+    pod = a_pod()
+    pod["spec"] = {"schedulerName": "edited"}
+    message = "no scheduler has handled the pod, whose schedulerName is 'edited'"
+    assert the_broker(pod, a_config()).message == message
+    pod["spec"]["nodeName"] = "node-1"
+    assert the_broker(pod, a_config()).message == ""
+    del pod["spec"]["nodeName"]
+    pod["status"]["conditions"].append({"type": "PodScheduled", "status": "True"})
+    assert the_broker(pod, a_config()).message == ""
+
+
 def test_a_restarted_container_has_the_full_timeout() -> None:
     again = {"running": {"startedAt": "2026-01-02T00:00:00Z"}}
     broker = the_broker(a_pod(state=again, started=False, restartCount=1), a_config())

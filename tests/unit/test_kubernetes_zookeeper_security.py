@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ottla_operator.kubernetes import naming, platform
+from ottla_operator.kubernetes import naming, zookeeper_servers
 from ottla_operator.kubernetes.zookeeper_planning import ServerStage, ZooKeeperSecurity, stage_of
 from tests.worlds.kubernetes_simulation import Item, KubernetesSimulation
 
@@ -49,7 +49,7 @@ def old(monkeypatch: pytest.MonkeyPatch) -> KubernetesSimulation:
     """A secured cluster of the earlier version: no server and no broker uses TLS with ZooKeeper."""
     sim = KubernetesSimulation()
     with monkeypatch.context() as before:
-        before.setattr(platform, "plan_security", lambda *_: ZooKeeperSecurity())
+        before.setattr(zookeeper_servers, "plan_security", lambda *_: ZooKeeperSecurity())
         sim.apply_cluster(listeners=SECURED)
         sim.reconcile_until_ready()
     assert stages(sim) == {ServerStage.PLAIN}

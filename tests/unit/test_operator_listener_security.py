@@ -132,6 +132,13 @@ def test_brokers_the_operator_and_the_users_of_the_spec_are_super_users(
     assert (found["inter_broker"], found["protocol"]) == ("SSL", "PLAINTEXT")
 
 
+def test_a_custom_authorizer_gets_the_same_super_users() -> None:
+    custom = {"type": "custom", "authorizerClass": "company.teams:ByTeam", "superUsers": ["CN=ann"]}
+    found = settings([{}], authorization=custom)
+    assert found["authorizer.class.name"] == "company.teams:ByTeam"
+    assert found["super.users"] == f"{OWN};User:CN=ann"
+
+
 OAUTH: dict[str, Any] = {
     "type": "oauth",
     "validIssuerUri": "https://idp.example/realm",

@@ -27,8 +27,9 @@ class FakeProcess:
     last: FakeProcess
 
     def __init__(self, name: str, command: list[str], *, log: Path, folder: Path) -> None:
-        self.command, self.log, self.folder = command, log, folder
+        self.name, self.command, self.log, self.folder = name, command, log, folder
         self.running, self.pid = False, 7
+        self.has_group = False
         self.exit_code: int | None = None
         FakeProcess.last = self
 
@@ -40,8 +41,13 @@ class FakeProcess:
     def terminate(self) -> None:
         self.end(0)
 
-    def kill(self) -> None:
-        self.end(-9)
+    def kill_group(self) -> None:
+        self.has_group = False
+        if self.running:
+            self.end(-9)
+
+    def stop(self, timeout_s: float) -> None:
+        """Waits for it."""
 
     def end(self, code: int) -> None:
         self.running, self.exit_code = False, code
@@ -151,3 +157,14 @@ def test_delete_claim_removes_the_folder_with_the_pipeline(
     asyncio.run(fixture.drivers.remove(fixture.pipeline))
     assert not process.running
     assert not (tmp_path / "pipelines/lake").exists()
+
+
+def test_a_shutdown_kills_the_processes_that_a_driver_leaves(
+    fixture: LocalDriversFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_drivers, "JVM_GRACE_S", 0.01)
+    fixture.start()
+    driver = FakeProcess.last
+    driver.has_group = True
+    asyncio.run(fixture.drivers.shutdown())
+    assert (driver.exit_code, driver.has_group) == (0, False)

@@ -20,7 +20,8 @@ from ottla_operator.platform.local import LocalPlatform
 from ottla_operator.platform.local_security import SecretFiles
 from ottla_operator.platform.processes import exit_message
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import PoolBrokers, Storage
+from ottla_operator.resources.cluster import PoolBrokers
+from ottla_operator.resources.common import Storage
 from ottla_operator.resources.loading import parse_resource
 from tests.certificates import Authority
 

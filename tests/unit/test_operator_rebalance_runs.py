@@ -8,7 +8,8 @@ import pytest
 
 from ottla_operator.planning.observed import ClusterLoad, KafkaState, PartitionLoad
 from ottla_operator.planning.rebalance_run import moves_of
-from ottla_operator.resources.cluster import BrokerClusterStatus, RebalanceProposal, RebalanceStatus
+from ottla_operator.resources.cluster_status import BrokerClusterStatus
+from ottla_operator.resources.rebalance import RebalanceProposal, RebalanceStatus
 from tests.worlds.operator_simulation import OperatorSimulation
 
 PARTITIONS = 12

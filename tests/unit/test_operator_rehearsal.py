@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ottla_operator.planning.observed import Observed
+from ottla_operator.rehearsal.effects import Effect
 from ottla_operator.rehearsal.model import SimulatedKafka, Timing
 from ottla_operator.rehearsal.rehearse import Rehearsal, Situation, rehearse, rehearse_loss
 from ottla_operator.rehearsal.report import Change, Clients, Group, Planned, json_of, text_of
@@ -81,6 +82,7 @@ CHANGES: Mapping[str, dict[str, Any]] = {
         "rollingUpdate": {"maxUnavailablePerRack": 2, "minReadySeconds": 0},
     },
     "throttled": {"replicas": 5, "rebalance": {"replicationThrottle": "1M"}},
+    "two volumes": {"storage": {"volumes": [{"id": 0}, {"id": 1}]}},
     "hibernation": {"annotations": {HIBERNATE_ANNOTATION: "true"}},
     "a fence": {"annotations": {FENCE_ANNOTATION: "1"}},
     "nothing": {},
@@ -130,6 +132,26 @@ def test_bytes_and_time_are_those_of_the_replicas_that_move() -> None:
     assert slow.moved_bytes % GB == 0
     at_least_s = slow.moved_bytes / 10e6 / 2, fast.moved_bytes / 100e6 / 2
     assert slow.duration_ms / 1000 > at_least_s[0] > fast.duration_ms / 1000 > at_least_s[1]
+
+
+def test_a_volume_is_emptied_before_the_restarts_in_the_plan_too() -> None:
+    volumes = [{"id": 0}, {"id": 1}]
+    sim = a_cluster(storage={"volumes": volumes})
+    apply_cluster(sim, storage={"volumes": volumes[1:]})
+    situation = situation_of(
+        sim, sizes={("orders", n): GB for n in range(4)}, timing=Timing(bytes_per_s=10e6)
+    )
+    described = asyncio.run(SimulatedKafka(sim.cluster).observe([], {}, log_dirs=True))
+    planned = rehearse(replace(situation, observed=replace(situation.observed, kafka=described)))
+    assert planned.converged
+    assert planned.moved_bytes == 6 * GB
+    assert [text.partition(" replicas")[2] for text in steps_of(planned)[:3]] == [
+        f" of broker {n} off volume 0" for n in range(3)
+    ]
+    first = next(step for step in planned.steps if step.kind == "StopBroker")
+    assert 2 * GB / 10e6 < first.at_ms / 1000 < 3 * GB / 10e6
+    sim.cluster.timing = Timing()
+    assert steps_of(rehearse(replace(situation, timing=Timing()))) == taken(sim)
 
 
 def test_a_roll_brings_partitions_to_their_min_isr_and_moves_leaders() -> None:
@@ -237,6 +259,25 @@ def test_the_report_names_restarts_with_reasons_and_clients_that_notice() -> Non
         "connections": 2,
         "why": ["broker 1 restarts"],
     }
+
+
+def test_effects_on_users_and_groups_are_told_with_their_clients() -> None:
+    effects = [
+        Effect(
+            "User/app", ("remove ACL: Allow Read on topic orders",), "User:app", why=("lose: Allow Read",)
+        ),
+        Effect("ConsumerGroup/billing", ("reset the offsets",), group="billing", why=("the reset waits",)),
+    ]
+    groups = [Group("billing", "Stable", 9, ["app@10.0.0.1"], ["other"])]
+    report = json_of(planned_roll(clients=Clients(groups), effects=effects))
+    assert report["effects"][1] == {"resource": "ConsumerGroup/billing", "steps": ["reset the offsets"]}
+    assert report["clients"][0]["why"] == ["the reset waits"]
+    assert report["clients"][1] == {"principal": "User:app", "why": ["lose: Allow Read"]}
+    lines = text_of(report).splitlines()
+    assert "   User/app: remove ACL: Allow Read on topic orders" in lines
+    assert "   clients of User:app: lose: Allow Read" in lines
+    without = json_of(planned_roll(clients=Clients([replace(groups[0], members=())]), effects=effects))
+    assert [each.get("group") for each in without["clients"]] == [None]
 
 
 def test_the_text_says_what_the_json_says() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from ottla_operator.planning.reassign_requests import ReassignRequest, request_of
 from ottla_operator.resources import BrokerClusterStatus
-from ottla_operator.resources.cluster import ReassignRequestStatus
+from ottla_operator.resources.cluster_status import ReassignRequestStatus
 from tests.worlds.operator_simulation import OperatorSimulation
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,11 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
             {**REF, "entity": {"user": "a"}, "limits": {"producerByteRate": -1}},
             "spec.limits.producerByteRate: -1 is not allowed",
         ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "defaultQuotas": {"consumerByteRate": 0.5}},
+            "spec.defaultQuotas.consumerByteRate: 0.5 is not allowed",
+        ),
         ("ConsumerGroup", {**REF, "maxLag": -1}, "spec.maxLag: -1 is not allowed"),
         (
             "ConsumerGroup",
@@ -203,6 +209,21 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
             "BrokerCluster",
             {"replicas": 1, "authorization": {**SIMPLE, "superUsers": ["CN=a", "b;c"]}},
             "spec.authorization.superUsers[1]: 'b;c' is not allowed",
+        ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "authorization": {"type": "custom"}},
+            "spec.authorization.authorizerClass: type custom requires authorizerClass",
+        ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "authorization": {**SIMPLE, "authorizerClass": "a:B"}},
+            "spec.authorization.authorizerClass: type custom requires authorizerClass",
+        ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "authorization": {"type": "custom", "authorizerClass": "io.example.Java"}},
+            "spec.authorization.authorizerClass: 'io.example.Java' is not allowed",
         ),
         (
             "BrokerCluster",
@@ -431,6 +452,18 @@ def test_changes_of_immutable_fields_are_rejected(
     assert found == ([problem] if problem else [])
 
 
+def test_settings_of_a_custom_authorizer_are_not_warned_about() -> None:
+    custom = {"type": "custom", "authorizerClass": "company:ByTeam"}
+    config = {"authorizer.teams.file": "/teams.json", "authorizr.typo": "x"}
+    for authorization, warned in ((custom, ["authorizr.typo"]), (SIMPLE, list(config))):
+        spec = {"replicas": 1, "authorization": authorization, "config": config}
+        cluster, _ = parse_resource("BrokerCluster", {"name": "x"}, spec)
+        assert isinstance(cluster, BrokerCluster)
+        notes = list(cluster.notes())
+        assert all(f"unknown setting {name} " in str(notes) for name in warned)
+        assert len(notes) == len(warned)
+
+
 def test_settings_are_converted_to_the_text_that_kafka_uses() -> None:
     assert [config_text(v) for v in (True, False, 5, 1.0, 0.5, "a")] == [
         "true",
@@ -552,6 +585,24 @@ def test_the_samples_are_valid() -> None:
 def test_the_crds_in_the_repository_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPOSITORY)
     assert main(["--check"]) == 0
+
+
+def bounds(schema: object) -> Iterator[float]:
+    """All minima and maxima in a schema."""
+    if isinstance(schema, dict):
+        for name, value in schema.items():
+            if name in ("minimum", "maximum") and isinstance(value, int | float):
+                yield value
+            yield from bounds(value)
+    elif isinstance(schema, list):
+        for item in schema:
+            yield from bounds(item)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bounds_of_numbers_are_exact_in_the_api_server(kind: str) -> None:
+    """It reads them as float64: with a maximum of 2^63 - 1 it refuses every integer."""
+    assert [bound for bound in bounds(build_crd(kind)) if abs(bound) > 2**53] == []
 
 
 @pytest.mark.parametrize("stale", ["crds", "chart"])

@@ -296,6 +296,10 @@ def test_without_an_authorizer_only_acls_are_not_supported(sim: OperatorSimulati
     assert sim.condition("User/alice")[:2] == ("False", "NotSupported")
     assert "without an authorizer" in sim.condition("User/alice")[2]
     assert sim.condition("User/alice", "CredentialsReady")[0] == "True"
+    custom = {"type": "custom", "authorizerClass": "company:ByTeam"}
+    sim.apply_cluster(1, listeners=LISTENERS, authorization=custom)
+    sim.reconcile()
+    assert sim.condition("User/alice")[2] == "the authorizer of BrokerCluster/demo has no ACLs"
     sim.apply("User", "alice", {"clusterRef": {"name": "demo"}, "authentication": SCRAM})
     sim.reconcile_until_ready()
 

@@ -10,7 +10,8 @@ from ottla_operator.planning.observed import BrokerInstance, KafkaState, Observe
 from ottla_operator.planning.revision import plan_upgrade
 from ottla_operator.platform.interfaces import BrokerLaunch
 from ottla_operator.resources import BrokerCluster, BrokerClusterStatus
-from ottla_operator.resources.cluster import BrokerClusterSpec, UpgradeStatus
+from ottla_operator.resources.cluster import BrokerClusterSpec
+from ottla_operator.resources.cluster_status import UpgradeStatus
 from ottla_operator.resources.loading import parse_resource
 from ottla_operator.resources.settings import (
     DEFAULT_PROTOCOL_VERSION,

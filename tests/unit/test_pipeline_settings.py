@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ottla_pipeline import spark
+from ottla_pipeline import prefetch, spark
 
 
 @pytest.mark.parametrize(
@@ -84,3 +86,23 @@ def test_jars_that_were_installed_again_need_another_archive_of_classes(
     assert spark.class_archive(java) == archive
     os.utime(jar, (1, 1))
     assert spark.class_archive(java) != archive
+
+
+def test_an_archive_of_classes_replaces_those_of_other_jars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "ottla-classes" / "spark-1.jsa"
+
+    def write(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        Path(command[-1]).touch()
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(prefetch, "class_archive", lambda java: archive)
+    monkeypatch.setattr(prefetch, "check_java", lambda: "java")
+    monkeypatch.setattr(prefetch.subprocess, "run", write)
+    archive.parent.mkdir()
+    kept, replaced = archive.with_name("zookeeper-2.jsa"), archive.with_name("spark-2.jsa")
+    kept.touch()
+    replaced.touch()
+    assert prefetch.create_class_archive() == archive
+    assert set(archive.parent.iterdir()) == {archive, kept}

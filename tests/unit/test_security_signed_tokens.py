@@ -15,9 +15,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from ottla.metadata.config import BrokerConfig
+from ottla.metadata.memory import MemoryStore
 from ottla.ports.workers import Threads
 from ottla.security.oauth import BearerToken, TokenRefused, unsecured_token
 from ottla.security.signed_tokens import SignedRules, parse_key_set, select_key
+from ottla.server.assembly.broker import Broker, StartupError, new_event_loop
 from ottla.server.network.key_sets import Refreshes, RefreshingKeySet
 
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
@@ -250,6 +253,7 @@ class Refreshed:
         self.keys = RefreshingKeySet(
             path.as_uri(), {}, cast(Threads, self.threads), lambda: self.now, Refreshes(3600, 0.1, 10)
         )
+        self.keys.fetch_first()
 
     def knows(self, key_id: str) -> bool:
         return self.keys.select(key_id, "ES256") is not None
@@ -318,4 +322,51 @@ def test_many_unknown_keys_cause_few_fetches(refreshed: Refreshed) -> None:
 @pytest.mark.parametrize("url", ["ftp://x/keys", "https:", "keys.json", "file:/nowhere/keys.json", ""])
 def test_a_url_without_a_key_set_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"sasl\.oauthbearer\.jwks\.endpoint\.url="):
-        RefreshingKeySet(url, {}, cast(Threads, FakeThreads()), lambda: 0.0, Refreshes(3600, 0.1, 10))
+        RefreshingKeySet(
+            url, {}, cast(Threads, FakeThreads()), lambda: 0.0, Refreshes(3600, 0.1, 10)
+        ).fetch_first()
+
+
+# --- the broker's start -----------------------------------------------------------------------------------
+
+OAUTH_LISTENER = {
+    "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+    "sasl.enabled.mechanisms": "OAUTHBEARER",
+    "listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config": "org.apache.kafka.common.security."
+    "oauthbearer.OAuthBearerLoginModule required;",
+}
+
+
+async def start_beside_an_oauth_server(path: Path, status: str) -> list[bytes]:
+    """Start and stop a broker whose OAuth server is in the same event loop; returns the requests to it."""
+    asked: list[bytes] = []
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).splitlines()[0])
+        body = key_set(jwk(KEY))
+        head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/keys"
+        given = {**OAUTH_LISTENER, "listener.name.sasl_plaintext.sasl.oauthbearer.jwks.endpoint.url": url}
+        config = BrokerConfig.from_properties({"broker.id": "0", "log.dirs": str(path), **given})
+        broker = Broker(config, store=MemoryStore())
+        await broker.start()
+        await broker.stop()
+    return asked
+
+
+def test_a_broker_fetches_its_key_set_beside_the_event_loop(tmp_path: Path) -> None:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        assert runner.run(start_beside_an_oauth_server(tmp_path, "200 OK")) == [b"GET /keys HTTP/1.1"]
+
+
+def test_a_broker_does_not_start_without_its_key_set(tmp_path: Path) -> None:
+    with (
+        asyncio.Runner(loop_factory=new_event_loop) as runner,
+        pytest.raises(StartupError, match=r"listener SASL_PLAINTEXT: sasl\.oauthbearer\.jwks.*503"),
+    ):
+        runner.run(start_beside_an_oauth_server(tmp_path, "503 Unavailable"))

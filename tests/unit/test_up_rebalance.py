@@ -11,9 +11,9 @@ import yaml
 from click.testing import CliRunner
 
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import RebalanceProposal, RebalanceStatus
 from ottla_operator.resources.common import REBALANCE_ANNOTATION
 from ottla_operator.resources.loading import load_folder
+from ottla_operator.resources.rebalance import RebalanceProposal, RebalanceStatus
 from ottla_operator.up.command import lock_data_folder, up
 from ottla_operator.up.store import REQUESTS, STATE, FolderStore
 

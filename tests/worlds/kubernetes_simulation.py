@@ -23,13 +23,14 @@ from ottla_operator.kubernetes.api import Api, ApiError, Conflict, Invalid, NotF
 from ottla_operator.kubernetes.controller import reconcile
 from ottla_operator.kubernetes.drivers import KubernetesDrivers
 from ottla_operator.kubernetes.manifests_common import Images
+from ottla_operator.kubernetes.observing import uses_claim
 from ottla_operator.kubernetes.platform import KubernetesPlatform
 from ottla_operator.kubernetes.secrets import KubernetesSecrets
 from ottla_operator.kubernetes.store import KubernetesStore
 from ottla_operator.kubernetes.zookeeper_planning import ServerRole
-from ottla_operator.planning.observed import AccessState, KafkaState
+from ottla_operator.planning.observed import AccessState, KafkaState, LogDir
 from ottla_operator.planning.steps import KafkaStep
-from ottla_operator.platform.interfaces import Address, Environment, InvolvedObject, RollGate
+from ottla_operator.platform.interfaces import Address, Environment, InvolvedObject, Recoveries, RollGate
 from ottla_operator.reconcile import Reconciler
 from ottla_operator.resources import API_VERSION, KINDS
 from ottla_operator.step_executor import ReconcileResult
@@ -47,6 +48,8 @@ _MUTABLE_OF_SET = {
     *("replicas", "template", "updateStrategy", "ordinals", "minReadySeconds", "revisionHistoryLimit"),
     "persistentVolumeClaimRetentionPolicy",
 }
+_SCHEDULER = "default-scheduler"
+"""The only one that runs."""
 
 
 def matches_selector(item: Item, selector: str) -> bool:
@@ -246,7 +249,8 @@ class InMemoryApi(Api):
 
     def _in_use(self, claim: str) -> bool:
         """Whether a pod uses the claim: pvc-protection keeps it until the pod is deleted."""
-        return ("Pod", claim.removeprefix("data-")) in self.items
+        pod = self.items.get(("Pod", naming.volume_of_claim(claim)[1]))
+        return pod is not None and uses_claim(pod, claim)
 
     def _remove(self, item: Item, *, orphan: bool = False) -> None:
         del self.items[item["kind"], item["metadata"]["name"]]
@@ -292,9 +296,13 @@ class InMemoryApi(Api):
     def _advance(self, pod: Item) -> None:
         container = pod["spec"]["containers"][0]
         seen = {"name": container["name"], "restartCount": 0, "started": True}
-        claim = self.items.get(("PersistentVolumeClaim", f"data-{pod['metadata']['name']}"))
-        has_claim = any(volume.get("name") == "data" for volume in pod["spec"].get("volumes", ()))
-        if has_claim and (claim is None or claim.get("status", {}).get("phase") == "Lost"):
+        for volume in pod["spec"].get("volumes", ()):
+            if "persistentVolumeClaim" in volume:
+                claim = volume["persistentVolumeClaim"]["claimName"]
+                found = self.items.get(("PersistentVolumeClaim", claim))
+                if found is None or found.get("status", {}).get("phase") == "Lost":
+                    return
+        if pod["spec"].get("schedulerName", _SCHEDULER) != _SCHEDULER:
             return
         if container["image"] in self.unpullable_images:
             state: Item = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
@@ -327,21 +335,23 @@ class InMemoryApi(Api):
                 template = copy.deepcopy(spec["template"])
                 template["metadata"]["ownerReferences"] = [owner]
                 template["metadata"]["labels"]["controller-revision-hash"] = revision
-                volume = {"name": "data", "persistentVolumeClaim": {"claimName": f"data-{pod_name}"}}
                 node = self.node_of(pod_name)
                 template["spec"] |= {"nodeName": node} if node else {}
-                if spec.get("volumeClaimTemplates"):
+                for each in spec.get("volumeClaimTemplates", ()):
+                    claim = {"claimName": f"{each['metadata']['name']}-{pod_name}"}
+                    volume = {"name": each["metadata"]["name"], "persistentVolumeClaim": claim}
                     template["spec"]["volumes"] = [*template["spec"].get("volumes", []), volume]
                 self.put("Pod", pod_name, template)
             elif not pod["metadata"].get("ownerReferences"):
                 pod["metadata"]["ownerReferences"] = [owner]
-            templates = spec.get("volumeClaimTemplates")
-            if ("PersistentVolumeClaim", f"data-{pod_name}") not in self.items and pod is None and templates:
-                claim = copy.deepcopy(templates[0])
-                # As the admission of the API server does.
-                claim["spec"].setdefault("storageClassName", "standard")
-                claim["metadata"]["labels"] = dict(spec["selector"]["matchLabels"])
-                self.put("PersistentVolumeClaim", f"data-{pod_name}", claim)
+            for each in spec.get("volumeClaimTemplates", ()) if pod is None else ():
+                claim_name = f"{each['metadata']['name']}-{pod_name}"
+                if ("PersistentVolumeClaim", claim_name) not in self.items:
+                    claim = copy.deepcopy(each)
+                    # As the admission of the API server does.
+                    claim["spec"].setdefault("storageClassName", "standard")
+                    claim["metadata"]["labels"] = dict(spec["selector"]["matchLabels"])
+                    self.put("PersistentVolumeClaim", claim_name, claim)
         for pod in self._set_pods(name):
             ordinal_of = naming.ordinal_of(pod["metadata"]["name"])
             if ordinal_of is not None and ordinal_of >= spec["replicas"]:
@@ -442,14 +452,21 @@ class EmptyKafka:
     """The Kafka interface of a cluster without topics; its brokers are those with an address."""
 
     async def observe(
-        self, brokers: Sequence[Address], groups: Collection[str], *, access: bool = False
+        self,
+        brokers: Sequence[Address],
+        groups: Collection[str],
+        *,
+        access: bool = False,
+        log_dirs: bool = False,
     ) -> KafkaState:
         hosts = (host.split(".") for host, _ in brokers)
         found = (naming.broker_of_pod(service.removesuffix("-brokers"), pod) for pod, service, *_ in hosts)
         ids = frozenset(broker for broker in found if broker is not None)
         if not ids:
             return KafkaState(problem="no broker is running")
-        return KafkaState(True, "cluster", min(ids), ids, quotas={}, access=AccessState({}, None))
+        dirs: dict[int, tuple[LogDir, ...]] = dict.fromkeys(ids, ()) if log_dirs else {}
+        access_state = AccessState({}, None)
+        return KafkaState(True, "cluster", min(ids), ids, quotas={}, access=access_state, log_dirs=dirs)
 
     async def execute(self, step: KafkaStep) -> None:
         raise AssertionError(f"unexpected step: {step}")
@@ -476,6 +493,7 @@ class KubernetesSimulation:
         self.api = InMemoryApi() if api is None else api
         self._gate = gate
         self.recorder = FakeRecorder()
+        self.recoveries: Recoveries | None = None
         self.images = Images("ottla:1", "ottla:1", "Never", operator_namespace="ottla-system")
         self.acl_migrations: list[tuple[str, str]] = []
         """(zookeeper.connect, owner) of each migration of ZooKeeper's node ACLs."""
@@ -525,6 +543,7 @@ class KubernetesSimulation:
             Environment(
                 *(platform, EmptyKafka(), store, secrets, drivers, lambda: self.api.now_ms, self.recorder),
                 gate=self._gate,
+                recoveries=self.recoveries,
             )
         )
         return asyncio.run(reconcile(reconciler, store))

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import cycle, islice
 from pathlib import Path
@@ -109,6 +110,24 @@ class ChildProcess:
             self._process.kill()
             self._process.wait()
             self._forget()
+
+    @property
+    def has_group(self) -> bool:
+        """Whether the process, or one that it started, exists: it leads a process group."""
+        if self._process is None:
+            return False
+        try:
+            os.killpg(self._process.pid, 0)
+        except (ProcessLookupError, PermissionError):  # the number may be another's by now
+            return False
+        return True
+
+    def kill_group(self) -> None:
+        """SIGKILL to the process, if it runs still, and to those that it started; waits for its exit."""
+        if self._process is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self.kill()
 
     def _forget(self) -> None:
         if self.pid_file is not None:

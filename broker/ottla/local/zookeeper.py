@@ -15,8 +15,8 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import tempfile
+import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -25,9 +25,13 @@ from typing import Final
 from ottla.local.processes import ChildProcess, StartFailed, free_port, wait_until
 
 JAVA_MIN: Final = 17
+"""The version that Spark 4 requires; ZooKeeper requires less."""
 DEFAULT_HEAP: Final = "256m"
 """Java's -Xmx."""
-"""The version that Spark 4 requires; ZooKeeper requires less."""
+VERSION_TIMEOUT_S: Final = 120.0
+"""Of `java -version`."""
+ABANDONED_GRACE_S: Final = 2.0
+"""Of a server that is stopped while it starts: it has no clients yet, and a Java that hangs does not end."""
 
 
 class JavaUnusable(Exception):
@@ -48,10 +52,18 @@ def find_java() -> Path:
 @cache
 def _check_version(java: str) -> None:
     """Run `java -version`, once, since it takes a tenth of a second. Raises JavaUnusable."""
-    ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=120, check=False)
-    version = parse_java_version(ran.stderr + ran.stdout)
-    if ran.returncode or version is None:
-        raise JavaUnusable(f"{java} -version failed: {(ran.stderr or ran.stdout).strip()[:200]}")
+    with tempfile.TemporaryDirectory() as folder:
+        ran = ChildProcess("java", [java, "-version"], log=Path(folder) / "output")
+        ran.start()
+        try:
+            if not wait_until(lambda: not ran.running, timeout_s=VERSION_TIMEOUT_S, poll_s=0.01):
+                raise JavaUnusable(f"{java} -version did not end within {VERSION_TIMEOUT_S:g} s")
+        finally:
+            ran.kill_group()
+        output = ran.log_tail()
+    version = parse_java_version(output)
+    if ran.exit_code or version is None:
+        raise JavaUnusable(f"{java} -version failed: {output.strip()[:200]}")
     if version < JAVA_MIN:
         raise JavaUnusable(
             f"{java} is Java {version}; Java {JAVA_MIN} or 21 is needed. Set JAVA_HOME to one."
@@ -67,7 +79,6 @@ def parse_java_version(text: str) -> int | None:
     return int(match[2]) if major == 1 and match[2] else major
 
 
-_ARCHIVES: Final = Path("~/.cache/ottla").expanduser()
 _QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
 """Java ignores an archive of another version; these options disable its warnings."""
 _JARS: Final = (
@@ -125,21 +136,26 @@ def spark_jars() -> Path:
 
 
 def class_archive(java: Path) -> Path:
-    """The path of the class archive for this Java and these jars; it may not exist. Java ignores the archive
-    after the same jars were installed again: it compares their times."""
+    """The path of the class archive for this Java and these jars, beside the jars, so that it goes with them;
+    it may not exist. Java ignores the archive after the same jars were installed again: it compares their
+    times."""
     release = java.resolve().parents[1] / "release"
     times = sorted((jar.name, jar.stat().st_mtime) for jar in spark_jars().iterdir())
     made_of = f"{release.read_text() if release.is_file() else java}{spark_jars()}{times}"
-    return _ARCHIVES / f"zookeeper-{hashlib.sha256(made_of.encode()).hexdigest()[:12]}.jsa"
+    name = f"zookeeper-{hashlib.sha256(made_of.encode()).hexdigest()[:12]}.jsa"
+    return spark_jars().parent / "ottla-classes" / name
 
 
 def write_class_archive() -> None:
-    """Write the class archive unless it exists or Java cannot write one. Raises as
-    `EmbeddedZooKeeper.start`."""
+    """Write the class archive unless it exists, Java cannot write one or the folder of the jars is not ours;
+    delete those of other jars. Raises as `EmbeddedZooKeeper.start`."""
     archive = class_archive(find_java())
     if archive.exists():
         return
-    archive.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        archive.parent.mkdir(exist_ok=True)
+    except PermissionError:
+        return
     part = archive.with_suffix(f".{os.getpid()}.part")
     with tempfile.TemporaryDirectory() as folder:
         zookeeper = EmbeddedZooKeeper(Path(folder), jvm=(f"-XX:ArchiveClassesAtExit={part}", *_QUIET))
@@ -147,6 +163,8 @@ def write_class_archive() -> None:
         zookeeper.stop(timeout_s=120)
     if part.exists():
         part.replace(archive)
+    for other in set(archive.parent.glob("zookeeper-*.jsa")) - {archive}:
+        other.unlink(missing_ok=True)
 
 
 class EmbeddedZooKeeper:
@@ -173,6 +191,7 @@ class EmbeddedZooKeeper:
         self._heap = heap
         self.port = port or free_port()
         self._process: ChildProcess | None = None
+        self._abandoned = threading.Event()
 
     @property
     def connect(self) -> str:
@@ -187,7 +206,8 @@ class EmbeddedZooKeeper:
         return self._process is not None and self._process.running
 
     def start(self, timeout_s: float = 90) -> None:
-        """Start and wait until it serves. Raises JavaUnusable, ZooKeeperUnavailable or StartFailed."""
+        """Start and wait until it serves. Raises JavaUnusable, ZooKeeperUnavailable or StartFailed, this also
+        after `abandon_start`."""
         java, jars = find_java(), spark_jars()
         self.data_dir.mkdir(parents=True, exist_ok=True)
         config = self.data_dir / "zoo.cfg"
@@ -216,11 +236,15 @@ class EmbeddedZooKeeper:
             log=self.data_dir / "zookeeper.log",
             pid_file=self.data_dir / "zookeeper.pid",
         )
-        self._process.start()
-        served = wait_until(lambda: not self.running or self._serves(), timeout_s=timeout_s)
-        if not served or not self.running:
+        if not self._abandoned.is_set():
+            self._process.start()
+        served = wait_until(
+            lambda: self._abandoned.is_set() or not self.running or self._serves(), timeout_s=timeout_s
+        )
+        if not served or not self.running or self._abandoned.is_set():
             tail = self._process.log_tail()
-            self.stop()
+            self._process.stop(ABANDONED_GRACE_S)
+            self._process.kill_group()
             raise StartFailed(f"ZooKeeper did not come up on {self.connect}:\n{tail}")
 
     def _serves(self) -> bool:
@@ -231,7 +255,12 @@ class EmbeddedZooKeeper:
         except OSError:
             return False
 
+    def abandon_start(self) -> None:
+        """A `start` in another thread ends with StartFailed, as does the next one, until `stop` is called."""
+        self._abandoned.set()
+
     def stop(self, timeout_s: float = 10) -> None:
+        self._abandoned.clear()
         if self._process is not None:
             self._process.stop(timeout_s)
             self._process = None

@@ -243,7 +243,7 @@ def _entries(pattern: ResourcePattern, node: tuple[bytes, Stat] | None) -> _Stat
 async def start_acls(
     given: Mapping[str, str], store: MetadataStore, clock: Callable[[], int]
 ) -> StoredAcls | None:
-    """The started ACLs of a broker with these settings; None without an authorizer. Raises StoreError."""
+    """The started ACLs of a broker with these settings; None without an AclAuthorizer. Raises StoreError."""
     authorizer = make_authorizer(given)
     if authorizer is None:
         return None

@@ -18,7 +18,7 @@ from ottla.metadata.security_config_table import (
 _IMPLEMENTED = """
     # identity and listeners
     broker.id INT -1 >=-1 | This broker's id, from 0.
-    authorizer.class.name STRING "" | The authorizer: AclAuthorizer, or empty for none.
+    authorizer.class.name STRING "" | The authorizer: AclAuthorizer, a Python class (module:Class), or none.
     create.topic.policy.class.name CLASS - | A Python class that validates new topics.
     alter.config.policy.class.name CLASS - | A Python class that validates changed settings.
     broker.rack STRING - | The rack (zone) of this broker.

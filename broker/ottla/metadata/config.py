@@ -2,7 +2,7 @@
 
 Created by `ottla broker` and tests, read by every package of the broker; the operator validates a Topic's
 `spec.config` with the same table. Invariants: a `BrokerConfig` is valid; settings that Ottla cannot honour
-and that are unsafe to ignore (Kerberos, other authorizers) are rejected.
+and that are unsafe to ignore (Kerberos, authorizers in Java) are rejected.
 """
 
 from __future__ import annotations
@@ -166,10 +166,11 @@ class BrokerConfig:
         own, own_problems = OTTLA_CONFIGS.parse_all(properties)
         problems += own_problems
         warnings: list[str] = []
+        ignored = authorizer.own_prefix(properties)
         for name, text in properties.items():
             if unprefixed(name) is not None:
                 problems += filter(None, [prefixed_problem(name, text)])
-            elif name not in BROKER_CONFIGS or name in WITHOUT_EFFECT:
+            elif (name not in BROKER_CONFIGS or name in WITHOUT_EFFECT) and not name.startswith(ignored):
                 _check_unknown(name, text, problems, warnings)
         problems += authorizer.problems(properties)
         if problems:

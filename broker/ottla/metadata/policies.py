@@ -8,7 +8,8 @@
 `create.topic.policy.class.name` and `alter.config.policy.class.name` name a class: `module:Class`, or an
 entry point in the group `ottla.policies`. A broker creates one instance, without arguments, when it starts.
 The optional `configure` gets the broker's settings; the optional `close` is called when the broker stops. The
-classes in `ottla.log.deletion.policy.classes` are loaded in the same way; `storage.retention` calls them.
+classes in `ottla.log.deletion.policy.classes` are loaded in the same way (`storage.retention` calls them), as
+are custom authorizers (`custom_authorizer`).
 
 Invariant: `validate` runs in a worker thread, so a slow policy delays its own request only.
 """
@@ -74,12 +75,13 @@ def load_policy(setting: str, properties: Mapping[str, str]) -> Policy | None:
     return cast(Policy, load(setting, name, properties, "validate")) if name else None
 
 
-def load(setting: str, name: str, properties: Mapping[str, str], method: str) -> Any:
-    """The configured policy of that name, which must have this method. Raises ConfigError."""
+def load(setting: str, name: str, properties: Mapping[str, str], *methods: str) -> Any:
+    """The configured policy of that name, which must have these methods. Raises ConfigError."""
     try:
         policy = _class(name)()
-        if not callable(getattr(policy, method, None)):
-            raise TypeError(f"it has no method {method}")
+        for method in methods:
+            if not callable(getattr(policy, method, None)):
+                raise TypeError(f"it has no method {method}")
         if hasattr(policy, "configure"):
             policy.configure(dict(properties))
     except Exception as problem:  # whatever its module and its own code raise

@@ -1,12 +1,13 @@
-"""Authorization: Kafka's AclAuthorizer over a set of ACLs in memory. Pure.
+"""Authorization: what the server asks an authorizer, and Kafka's AclAuthorizer over ACLs in memory. Pure.
 
 The server calls it before it serves a request (`ottla.server.authorization`). `ottla.metadata.acls`, which
-watches the ACLs in ZooKeeper, updates it.
+watches the ACLs in ZooKeeper, updates the AclAuthorizer; `ottla.metadata.custom_authorizer` loads classes of
+users.
 
-Rules, as in Kafka: super users may do everything. The entries for a resource are those of its name, of `*`,
-and of every prefix of its name; without any entry `allow.everyone.if.no.acl.found` decides. A matching DENY
-takes precedence over every ALLOW. An operation is also allowed by an ALLOW for an operation that implies it;
-a DENY applies to its own operation only.
+The AclAuthorizer's rules, as in Kafka: super users may do everything. The entries for a resource are those of
+its name, of `*`, and of every prefix of its name; without any entry `allow.everyone.if.no.acl.found` decides.
+A matching DENY takes precedence over every ALLOW. An operation is also allowed by an ALLOW for an operation
+that implies it; a DENY applies to its own operation only.
 
 Invariant: a cached decision was made with the present ACLs (`update` clears the cache).
 """
@@ -14,7 +15,7 @@ Invariant: a cached decision was made with the present ACLs (`update` clears the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from ottla.security.acls import (
     ANYBODY,
@@ -43,6 +44,28 @@ SETTINGS: Final = (SUPER_USERS, ALLOW_IF_NO_ACL)
 """The authorizer's settings, which Kafka does not list among the broker's."""
 CLASSES: Final = ("kafka.security.authorizer.AclAuthorizer", "kafka.security.auth.SimpleAclAuthorizer")
 """Values of authorizer.class.name for this authorizer; the second is its name before Kafka 2.4."""
+
+
+class Authorizer(Protocol):
+    """What the server asks, on the path of each request."""
+
+    def allows(
+        self,
+        principal: Principal,
+        host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str = CLUSTER_NAME,
+    ) -> bool:
+        """Whether `principal`, from the address `host`, may do this operation on the resource."""
+
+    def operations(self, principal: Principal, host: str, resource_type: ResourceType, name: str) -> int:
+        """The operations that `principal` may do on the resource, as bits (KIP-430)."""
+
+    def allows_some(
+        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        """Whether there is any resource of the type on which `principal` may do this operation (KIP-679)."""
 
 
 class AclAuthorizer:
@@ -182,12 +205,22 @@ class AclAuthorizer:
         )
 
 
+def is_custom(class_name: str) -> bool:
+    """Whether a value of authorizer.class.name names a Python class (`module:Class`)."""
+    return ":" in class_name
+
+
+def own_prefix(given: Mapping[str, str]) -> tuple[str, ...]:
+    """Prefixes of the settings that a custom authorizer defines; none without one."""
+    return ("authorizer.",) if is_custom(given.get(CLASS_NAME, "")) else ()
+
+
 def problems(given: Mapping[str, str]) -> list[str]:
     """What is wrong with a broker's authorizer settings, a line each."""
     found: list[str] = []
     name = given.get(CLASS_NAME, "").strip()
-    if name and name not in CLASSES:
-        found.append(f"{CLASS_NAME}={name}: not supported; {CLASSES[0]} is")
+    if name and name not in CLASSES and not is_custom(name):
+        found.append(f"{CLASS_NAME}={name}: not supported; {CLASSES[0]} is, and module:Class")
     if name and any(key.startswith("authorizer.zookeeper.") for key in given):
         found.append("authorizer.zookeeper.*: a separate ZooKeeper for ACLs is not supported")
     try:
@@ -198,8 +231,8 @@ def problems(given: Mapping[str, str]) -> list[str]:
 
 
 def make_authorizer(given: Mapping[str, str]) -> AclAuthorizer | None:
-    """The authorizer of a broker's settings, which have no `problems`; None without one."""
-    if not given.get(CLASS_NAME, "").strip():
+    """The AclAuthorizer of a broker's settings, which have no `problems`; None if they have none."""
+    if given.get(CLASS_NAME, "").strip() not in CLASSES:
         return None
     return AclAuthorizer(
         super_users=parse_super_users(given.get(SUPER_USERS, "")),

@@ -61,6 +61,10 @@ def _lines(cluster: Object, others: Sequence[Object], now_ms: int) -> Iterator[s
     yield from (f"{_GAP}warning: {_short(warning)}" for warning in status.get("warnings") or ())
     yield ""
     yield from _brokers(status)
+    volumes = _volumes(status)
+    if volumes:
+        yield ""
+        yield from volumes
     pools = [item for item in others if item["kind"] == "BrokerPool"]
     if pools:
         yield ""
@@ -148,6 +152,25 @@ def _brokers(status: Object) -> list[str]:
         row = (broker.get("podName", ""), broker.get("state", ""), ready, broker.get("configHash", ""))
         rows.append((name, *pool, *row, _short("; ".join(notes))))
     return _table(rows) if len(rows) > 1 else ["no brokers"]
+
+
+def _volumes(status: Object) -> list[str]:
+    """The disks of brokers with several volumes."""
+    rows: list[Row] = [("BROKER", "VOLUME", "STATE", "SIZE", "USED", "REPLICAS")]
+    for broker in status.get("brokers") or ():
+        for volume in broker.get("volumes") or ():
+            size, used = volume.get("bytes"), volume.get("usedPercent")
+            rows.append(
+                (
+                    str(broker["id"]),
+                    str(volume["id"]),
+                    volume["state"],
+                    "-" if size is None else f"{size / 2**30:.1f}Gi",
+                    "-" if used is None else f"{used} %",
+                    str(volume.get("replicas", 0)),
+                )
+            )
+    return _table(rows) if len(rows) > 1 else []
 
 
 def _pools(pools: Sequence[Object]) -> list[str]:

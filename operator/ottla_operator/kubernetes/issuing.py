@@ -17,8 +17,8 @@ from ottla_operator.planning.cluster_secrets import issued_authorities, issued_a
 from ottla_operator.planning.given_certificates import Flaw
 from ottla_operator.planning.listener_security import listeners_of
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import CertificateAuthority, Listener
-from ottla_operator.resources.listeners import IssuerRef
+from ottla_operator.resources.listeners import IssuerRef, Listener
+from ottla_operator.resources.security import CertificateAuthority
 
 API: Final = "cert-manager.io/v1"
 KIND: Final = "Certificate"

@@ -29,12 +29,8 @@ from ottla_operator.planning.listener_security import (
     security_settings,
 )
 from ottla_operator.resources import BrokerCluster, Problem
-from ottla_operator.resources.cluster import (
-    INTER_BROKER_PORT,
-    METRICS_PORT_NAME,
-    Listener,
-    ListenerStatus,
-)
+from ottla_operator.resources.cluster_status import ListenerStatus
+from ottla_operator.resources.listeners import INTER_BROKER_PORT, METRICS_PORT_NAME, Listener
 
 REPLICATION_PORT: Final = INTER_BROKER_PORT
 METRICS_NAME: Final = METRICS_PORT_NAME

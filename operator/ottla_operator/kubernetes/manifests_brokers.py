@@ -43,14 +43,17 @@ from ottla_operator.kubernetes.zookeeper_planning import SET_ACL, BrokerStage, Z
 from ottla_operator.planning.cluster_secrets import CLUSTER_CA
 from ottla_operator.planning.listener_security import listeners_of
 from ottla_operator.planning.revision import RESTART
+from ottla_operator.planning.volumes import log_dir_name
 from ottla_operator.platform.interfaces import BrokerLaunch
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.listeners import as_manifest
 from ottla_operator.resources.pods import RESTARTED_ANNOTATION
+from ottla_operator.resources.storage import DEFAULT_SIZE
 
-DEFAULT_SIZE: Final = "10Gi"
 _STATE_FILE: Final = "/run/ottla/state"
 _DATA_DIR: Final = "/var/lib/ottla"
+_VOLUMES_DIR: Final = "/var/lib/ottla-volumes"
+"""Of the volumes besides volume 0."""
 
 # Log recovery of terabytes may take this long.
 _STARTUP_HOURS_MAX: Final = 12
@@ -114,8 +117,16 @@ def _own_properties(cluster: BrokerCluster, broker: int, zookeeper: ZooKeeperSec
     return {
         "broker.id": str(broker),
         **_zookeeper_access(cluster, broker, zookeeper.brokers),
-        "log.dirs": f"{_DATA_DIR}/data",
+        "log.dirs": ",".join(f"{path}/{name}" for name, path in _mounts(cluster.of_broker(broker)).items()),
         **({"ottla.http.port": str(METRICS_PORT)} if _serves_metrics(cluster) else {}),
+    }
+
+
+def _mounts(cluster: BrokerCluster) -> dict[str, str]:
+    """The mount path of each volume of a broker. A volume, its mount and its log directory have one name."""
+    return {
+        log_dir_name(each.id): _DATA_DIR if each.id == 0 else f"{_VOLUMES_DIR}/{each.id}"
+        for each in cluster.spec.storage.all_volumes
     }
 
 
@@ -269,7 +280,7 @@ def _container(cluster: BrokerCluster, images: Images) -> Manifest:
             ["sh", "-c", f"find {_STATE_FILE} -mmin -1 | grep -q ."], period_s=20, failures=3
         ),
         "volumeMounts": [
-            {"name": "data", "mountPath": _DATA_DIR},
+            *({"name": name, "mountPath": path} for name, path in _mounts(cluster).items()),
             {"name": "config", "mountPath": naming.CONFIG_DIR, "readOnly": True},
             {"name": "run", "mountPath": "/run/ottla"},
             {"name": "tmp", "mountPath": "/tmp"},
@@ -326,7 +337,7 @@ def _stateful_set(
     if RESTART in launch.static:
         annotations = template["metadata"].setdefault("annotations", {})
         annotations[naming.RESTARTED_AT_ANNOTATION] = launch.static[RESTART]
-    storage, selected = cluster.spec.storage, naming.selector_labels(cluster.metadata.name, naming.BROKER)
+    selected = naming.selector_labels(cluster.metadata.name, naming.BROKER)
     spec = {
         "replicas": replicas,
         "serviceName": naming.brokers_name(cluster.metadata.name),
@@ -334,7 +345,10 @@ def _stateful_set(
         "updateStrategy": {"type": "OnDelete"},
         "selector": {"matchLabels": {**selected, **labels}},
         "template": template,
-        "volumeClaimTemplates": [claim_template(storage.size or DEFAULT_SIZE, storage.storage_class)],
+        "volumeClaimTemplates": [
+            claim_template(each.size or DEFAULT_SIZE, each.storage_class, name=log_dir_name(each.id))
+            for each in cluster.spec.storage.all_volumes
+        ],
     }
     of_set = {naming.HASH_ANNOTATION: launch.config_hash}
     return build(cluster, "apps/v1", "StatefulSet", name, naming.BROKER, {"spec": spec}, of_set, labels)

@@ -29,7 +29,7 @@ from ottla_operator.kubernetes.zookeeper_planning import ServerStage, is_secured
 from ottla_operator.planning.cluster_secrets import CLUSTER_CA
 from ottla_operator.planning.listener_security import operator_subject
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import ManagedZooKeeper
+from ottla_operator.resources.zookeeper import ManagedZooKeeper
 
 CLIENT_PORT, SECURE_PORT, QUORUM_PORT, ELECTION_PORT = 2181, 2182, 2888, 3888
 DEFAULT_SIZE: Final = "2Gi"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from ottla_operator.planning.volumes import log_dir_name
 from ottla_operator.resources.cluster import CLUSTER_NAME, CLUSTER_NAME_MAX
 from ottla_operator.resources.common import GROUP
 from ottla_operator.resources.pool import FIRST_ID
@@ -54,6 +55,7 @@ PROPERTIES: Final = "server.properties"
 
 _CLUSTER_NAME = re.compile(CLUSTER_NAME)
 _ORDINAL = re.compile(r"-([0-9]+)$")
+_CLAIM = re.compile(r"^data-(?:([0-9]{1,2})-)?([a-z].*)$")
 
 
 def name_problem(cluster: str) -> str:
@@ -109,9 +111,15 @@ def zookeeper_name(cluster: str) -> str:
     return f"{cluster}-zookeeper"
 
 
-def data_claim(pod: str) -> str:
-    """The PersistentVolumeClaim that a StatefulSet creates for a pod."""
-    return f"data-{pod}"
+def data_claim(pod: str, volume: int = 0) -> str:
+    """The PersistentVolumeClaim that a StatefulSet creates for a pod. `volume`: one of a broker's."""
+    return f"{log_dir_name(volume)}-{pod}"
+
+
+def volume_of_claim(claim: str) -> tuple[int, str]:
+    """The volume and the pod of a claim. The name of a pod begins with a letter."""
+    found = _CLAIM.match(claim)
+    return (int(found[1] or 0), found[2]) if found else (0, claim)
 
 
 def pod_host(pod: str, service: str, namespace: str) -> str:

@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ottla_operator.conditions import parse_iso_time
 from ottla_operator.kubernetes import naming
-from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, VolumeLoss, ZooKeeperState
+from ottla_operator.planning.observed import (
+    BrokerInstance,
+    BrokerRunState,
+    VolumeLoss,
+    VolumeLossKind,
+    ZooKeeperState,
+)
 from ottla_operator.planning.rolling import CRASHES_MAX
+from ottla_operator.planning.volumes import volumes_of
 from ottla_operator.platform.processes import exit_message
 from ottla_operator.resources.common import DELETE_VOLUME_ANNOTATION
 
@@ -107,9 +114,24 @@ def configs_of(listed: Listed, cluster: str) -> dict[int, Object]:
     return {n: item for n, item in found.items() if name_of(item) == naming.broker_config(cluster, n)}
 
 
-def claim_of(listed: Listed, cluster: str, broker: int) -> Object | None:
-    """The PersistentVolumeClaim of a broker."""
-    return listed.find("PersistentVolumeClaim", naming.data_claim(naming.broker_pod(cluster, broker)))
+def claims_of(listed: Listed, cluster: str, broker: int) -> dict[int, Object]:
+    """The PersistentVolumeClaims of a broker by volume."""
+    found, pod = {}, naming.broker_pod(cluster, broker)
+    for name, claim in listed.objects.get("PersistentVolumeClaim", {}).items():
+        volume, of = naming.volume_of_claim(name)
+        if of == pod:
+            found[volume] = claim
+    return dict(sorted(found.items()))
+
+
+def volume_losses(listed: Listed, cluster: str, broker: int) -> dict[str, VolumeLoss]:
+    """Why volumes of a broker must be replaced, by claim. Without a pod, only those that it needs count."""
+    pod, claims = pods_of(listed, cluster).get(broker), claims_of(listed, cluster, broker)
+    _, settings = runs_with(pod, configs_of(listed, cluster).get(broker))
+    needed = {*volumes_of(settings), *(claims if pod is not None else ())}
+    names = {naming.data_claim(naming.broker_pod(cluster, broker), each): each for each in sorted(needed)}
+    losses = {name: volume_loss(pod, claims.get(volume), name) for name, volume in names.items()}
+    return {name: loss for name, loss in losses.items() if loss is not None}
 
 
 def broker_instances(
@@ -124,7 +146,8 @@ def broker_instances(
             pods.get(broker),
             configs.get(broker),
             (known or {}).get(broker) or UNKNOWN_HASH,
-            claim_of(listed, cluster, broker),
+            claims_of(listed, cluster, broker).values(),
+            volume_losses(listed, cluster, broker).values(),
         )
         for broker in sorted({*pods, *configs})
     }
@@ -135,7 +158,7 @@ def kept_volumes(listed: Listed, cluster: str) -> dict[int, str]:
     existing = {*pods_of(listed, cluster), *configs_of(listed, cluster)}
     found = {}
     for name, claim in listed.objects.get("PersistentVolumeClaim", {}).items():
-        broker = naming.broker_of_pod(cluster, name.removeprefix("data-"))
+        broker = naming.broker_of_pod(cluster, naming.volume_of_claim(name)[1])
         if broker is not None and naming.is_of_pool(broker) and broker not in existing:
             found[broker] = labels_of(claim).get(naming.POOL_LABEL, "")
     return found
@@ -176,10 +199,16 @@ def _json(text: str | None) -> dict[str, str]:
 
 
 def _instance(
-    broker: int, name: str, pod: Object | None, config: Object | None, known: str, claim: Object | None
+    broker: int,
+    name: str,
+    pod: Object | None,
+    config: Object | None,
+    known: str,
+    claims: Collection[Object],
+    losses: Iterable[VolumeLoss],
 ) -> BrokerInstance:
     config_hash, settings = runs_with(pod, config)
-    loss = volume_loss(pod, claim, naming.data_claim(name))
+    loss = min(losses, key=lambda loss: _LOSSES.index(loss.kind), default=None)
     if pod is None:
         return BrokerInstance(
             broker,
@@ -190,7 +219,7 @@ def _instance(
             name=name,
             volume_loss=loss,
             pool=_pool(pod, config),
-            delete_volume=_is_owned(claim),
+            delete_volume=_is_owned(claims),
         )
     seen = container_of(pod, "broker")
     state, message = pod_state(pod, seen)
@@ -211,7 +240,7 @@ def _instance(
         crashes=crashes,
         rack=settings.get(RACK) or _rack(pod),
         pool=_pool(pod, config),
-        delete_volume=_is_owned(claim),
+        delete_volume=_is_owned(claims),
         name=name,
         message=message,
         process_started=state != "Starting" or "running" in (seen.get("state") or {}),
@@ -226,9 +255,9 @@ def _pool(pod: Object | None, config: Object | None) -> str:
     return next((pool for pool in found if pool), "")
 
 
-def _is_owned(claim: Object | None) -> bool:
-    """Whether the claim has an owner with which it is deleted: its deleteClaim when it was last applied."""
-    return claim is not None and bool(claim["metadata"].get("ownerReferences"))
+def _is_owned(claims: Iterable[Object]) -> bool:
+    """Whether the claims have an owner with which they are deleted: the deleteClaim that was applied last."""
+    return any(claim["metadata"].get("ownerReferences") for claim in claims)
 
 
 def _started_at(pod: Object, seen: Object) -> int | None:
@@ -266,7 +295,7 @@ def pod_state(pod: Object, seen: Object) -> tuple[BrokerRunState, str]:
     if "terminated" in state:
         return "Crashed", _why_ended(state["terminated"])
     if "running" not in state:
-        return "Starting", _unscheduled(status)
+        return "Starting", _unscheduled(pod)
     if _condition(pod, "Ready") == "True":
         return "Running", ""
     if not seen.get("started"):
@@ -315,11 +344,17 @@ def _why_ended(terminated: Object) -> str:
     return f"ended with code {code}" + (f": {cause}" if cause else "")
 
 
-def _unscheduled(status: Object) -> str:
-    for condition in status.get("conditions") or ():
+def _unscheduled(pod: Object) -> str:
+    """Why the pod has no node, or ""."""
+    spec = pod.get("spec") or {}
+    for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return str(condition.get("message") or condition.get("reason") or "")
-    return ""
+    scheduler = spec.get("schedulerName")
+    if spec.get("nodeName") or not scheduler or _condition(pod, "PodScheduled"):
+        return ""
+    # There is no scheduler of this name, or it does not run.
+    return f"no scheduler has handled the pod, whose schedulerName is {scheduler!r}"
 
 
 def _condition(pod: Object, type_: str) -> str:
@@ -349,6 +384,9 @@ def is_ready(pod: Object) -> bool:
 # completes with the pod's. A volume on a node that is drained or down is expected to return: only a volume
 # whose affinity matches no existing node counts as unreachable.
 
+# Of several lost volumes of a broker, the one about which the conditions are the strictest counts.
+_LOSSES: Final[tuple[VolumeLossKind, ...]] = ("Forced", "Unreachable", "Requested", "Gone")
+
 # The scheduler's message: "0/3 nodes are available: 3 node(s) had volume node affinity conflict. preemption:
 # …".
 _NODES_AVAILABLE = re.compile(r"^0/[0-9]+ nodes are available: (.*?)\.(?: |$)")
@@ -360,7 +398,7 @@ _WRONG_NODE: Final = (
 
 def volume_loss(pod: Object | None, claim: Object | None, claim_name: str) -> VolumeLoss | None:
     """Why the volume of a broker's pod must be replaced; None when it stays."""
-    if pod is not None and not _uses(pod, claim_name):
+    if pod is not None and not uses_claim(pod, claim_name):
         return None
     requested = {_requested(item) for item in (pod, claim) if item is not None}
     if "force" in requested:
@@ -379,7 +417,8 @@ def volume_loss(pod: Object | None, claim: Object | None, claim_name: str) -> Vo
     return None
 
 
-def _uses(pod: Object, claim_name: str) -> bool:
+def uses_claim(pod: Object, claim_name: str) -> bool:
+    """Whether the pod has this claim's volume."""
     volumes = (pod.get("spec") or {}).get("volumes") or ()
     return any((v.get("persistentVolumeClaim") or {}).get("claimName") == claim_name for v in volumes)
 

@@ -37,11 +37,12 @@ def growth(size: str | int) -> Manifest:
 def never_shrinking(manifest: Manifest, live: Object | None) -> Manifest:
     """The StatefulSet's manifest with the size of the live one's volumes, if that is larger: new volumes are
     not smaller than those of the others."""
-    wanted, existing = _templates(manifest), _templates(live or {})
-    if not wanted or not existing or not is_smaller(wanted[0], _requested(existing[0])):
-        return manifest
+    existing = {name_of(template): _requested(template) for template in _templates(live or {})}
     kept = copy.deepcopy(manifest)
-    _templates(kept)[0]["spec"]["resources"]["requests"]["storage"] = _requested(existing[0])
+    for template in _templates(kept):
+        size = existing.get(name_of(template), "0")
+        if is_smaller(template, size):
+            template["spec"]["resources"]["requests"]["storage"] = size
     return kept
 
 

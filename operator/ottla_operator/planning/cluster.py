@@ -53,8 +53,9 @@ from ottla_operator.planning.steps import (
     StopZooKeeper,
 )
 from ottla_operator.planning.throttle import RATES
+from ottla_operator.planning.volumes import plan_emptying
 from ottla_operator.resources import BrokerCluster, BrokerClusterStatus
-from ottla_operator.resources.cluster import ReassignRequestStatus
+from ottla_operator.resources.cluster_status import ReassignRequestStatus
 from ottla_operator.resources.settings import next_value
 
 
@@ -135,6 +136,7 @@ def plan_cluster(
         for broker, instance in observed.brokers.items()
         if broker in members.working
     )
+    emptying = plan_emptying(cluster, observed, targets, members.working)
     roll = plan_roll(
         observed,
         {broker: targets.of(broker).hash for broker in members.working},
@@ -145,6 +147,7 @@ def plan_cluster(
         urgent=[
             b for b, i in observed.brokers.items() if is_urgent(targets.of(b), i.config_hash, i.settings)
         ],
+        emptying=emptying.waiting,
     )
     roll = _until_caught_up(cluster, observed, combined_hash(targets), roll, members)
     scaling, asked = Scaling(), cluster.status.reassign_request
@@ -165,7 +168,7 @@ def plan_cluster(
         elect = _elections(observed, members) if spec.rolling_update.elect_preferred_leaders else ()
         if elect:
             steps.append(ElectPreferredLeaders(elect))
-        steps += [*fencing.steps, *_bounces(observed, targets, roll)]
+        steps += [*emptying.steps, *fencing.steps, *_bounces(observed, targets, roll)]
         steps += scaling.steps
     altered: list[ClusterStep] = [*_alterations(settings), *defaults.due]
     decided = Decisions(
@@ -346,10 +349,12 @@ def _scaling(
     """The drain or rebalance to do now, and the statuses of the requested reassignment and of the rebalance
     by load. All wait for a roll, so that only one of them affects the ISRs at a time."""
     busy = "the rolling restart" if not roll.rests else "the scale-down" if members.surplus else ""
+    moves = partial(drain_moves, cluster, observed, members)
     asked: ReassignRequestStatus | None = None
     moving, growing = Scaling(), Scaling()
     if request is not None:
-        moving, asked = plan_request(request, cluster.status.reassign_request, observed, members, busy)
+        before_it = cluster.status.reassign_request
+        moving, asked = plan_request(request, before_it, observed, members, busy, moves)
     if roll.rests and not members.surplus and observed.kafka.has_controller and _grows_by_number(cluster):
         before = cluster.status.reassignment
         ongoing = before is not None and before.reason == SCALE_UP
@@ -360,7 +365,6 @@ def _scaling(
     if any(isinstance(step, CancelReassign) for step in run.scaling.steps):
         return run.scaling, asked, run
     if members.surplus:
-        moves = partial(drain_moves, cluster, observed, members)
         scaling = plan_scale_down(cluster, observed, members, moves)
         if not roll.rests and cluster.spec.scale_down.policy != "Force":
             scaling = Scaling(

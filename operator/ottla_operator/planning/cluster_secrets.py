@@ -66,9 +66,9 @@ from ottla_operator.planning.listener_security import (
 )
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.authentication import TrustedCertificates
-from ottla_operator.resources.cluster import CertificateAuthority, Listener
 from ottla_operator.resources.common import RENEW_ANNOTATION
-from ottla_operator.resources.listeners import CertificateSource
+from ottla_operator.resources.listeners import CertificateSource, Listener
+from ottla_operator.resources.security import CertificateAuthority
 
 Data = Mapping[str, bytes]
 

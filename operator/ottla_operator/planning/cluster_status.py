@@ -26,11 +26,13 @@ from ottla_operator.planning.revision import (
 from ottla_operator.planning.rolling import Roll
 from ottla_operator.planning.scaling import SCALE_UP, Members, Scaling
 from ottla_operator.planning.steps import ClusterStep
+from ottla_operator.planning.volumes import volume_statuses, volumes_of
 from ottla_operator.resources import BrokerCluster, BrokerClusterStatus
-from ottla_operator.resources.cluster import (
+from ottla_operator.resources.cluster_status import (
     BrokerStatus,
     ReassignmentStatus,
     RolloutStatus,
+    VolumeStatus,
     ZooKeeperServerStatus,
     ZooKeeperStatus,
 )
@@ -219,9 +221,15 @@ def _broker_statuses(cluster: BrokerCluster, observed: Observed, decided: Decisi
                 pool=instance.pool,
                 restart_reasons=reasons,
                 waiting_for=waiting,
+                volumes=_volumes(observed, targets, broker),
             )
         )
     return statuses
+
+
+def _volumes(observed: Observed, targets: PerBroker[Revision], broker: int) -> list[VolumeStatus]:
+    wanted = volumes_of(targets.of(broker).traits)
+    return volume_statuses(observed.kafka.log_dirs.get(broker, ()), wanted)
 
 
 def findings_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) -> list[Finding]:

@@ -16,7 +16,7 @@ from ottla_operator.planning.observed import Observed, ZooKeeperState
 from ottla_operator.planning.revision import PerBroker, Revision, combined_hash, is_urgent
 from ottla_operator.planning.windows import next_start_ms
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import RollCause
+from ottla_operator.resources.cluster_status import RollCause
 
 HoldReason = Literal["WaitingForWindow", "WaitingForOtherClusters"]
 

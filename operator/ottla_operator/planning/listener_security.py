@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ottla.security.authorizer import CLASS_NAME, CLASSES, SUPER_USERS
 from ottla_operator.planning.certificates import Lifetime, Subject
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.authentication import ListenerAuthentication
-from ottla_operator.resources.cluster import CertificateAuthority, Listener
 from ottla_operator.resources.common import config_texts
+from ottla_operator.resources.listeners import Listener
+from ottla_operator.resources.security import CertificateAuthority
 
 ORGANIZATION: Final = "ottla.dev"
 SCRAM_MECHANISM: Final = "SCRAM-SHA-512"
@@ -28,7 +30,6 @@ _OAUTH: Final = "org.apache.kafka.common.security.oauthbearer"
 _OAUTH_LOGIN: Final = f"{_OAUTH}.OAuthBearerLoginModule required"
 _OAUTH_VALIDATOR: Final = f"{_OAUTH}.OAuthBearerValidatorCallbackHandler"
 _SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-_AUTHORIZER: Final = "kafka.security.authorizer.AclAuthorizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,8 @@ def security_settings(cluster: BrokerCluster, files: SecurityFiles) -> dict[str,
     if spec.authorization is not None:
         own = [broker_subject(name).principal, operator_subject(name).principal]
         users = [f"User:{user}" for user in spec.authorization.super_users]
-        settings |= {"authorizer.class.name": _AUTHORIZER, "super.users": ";".join([*own, *users])}
+        authorizer = spec.authorization.authorizer_class or CLASSES[0]
+        settings |= {CLASS_NAME: authorizer, SUPER_USERS: ";".join([*own, *users])}
     return settings
 
 

@@ -180,7 +180,7 @@ class AccessState:
     scram: Mapping[str, Mapping[str, int]]
     """Iterations by user and mechanism: Kafka describes no more of a credential."""
     acls: Mapping[str, frozenset[AclBinding]] | None
-    """By principal; None when the brokers run without an authorizer."""
+    """By principal; None when the brokers have no ACLs: no authorizer, or a custom one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +274,22 @@ class DriverInstance:
 
 
 @dataclass(frozen=True, slots=True)
+class LogDir:
+    """A log directory of a broker."""
+
+    path: str
+    replicas: Mapping[PartitionKey, int] = field(default_factory=dict)
+    """The bytes of each replica in it."""
+    futures: Mapping[PartitionKey, int] = field(default_factory=dict)
+    """The bytes so far of each replica that moves to it from another log directory of the broker."""
+    failed: bool = False
+    """It cannot be read or written; its replicas are not known."""
+    total: int | None = None
+    """The bytes of its file system; None when they are not known."""
+    usable: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaState:
     """The cluster as its controller describes it. `reachable` is False when no broker responded."""
 
@@ -292,6 +308,8 @@ class KafkaState:
     """Quotas by entity, under Kafka's names; None when they could not be read."""
     access: AccessState | None = None
     """None when it was not requested, or could not be read."""
+    log_dirs: Mapping[int, tuple[LogDir, ...]] = field(default_factory=dict)
+    """The log directories by broker, as far as they were requested and could be read."""
 
     @property
     def has_controller(self) -> bool:

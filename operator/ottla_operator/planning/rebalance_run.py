@@ -27,7 +27,8 @@ from ottla_operator.planning.rebalance_goals import HARD_GOALS, Goal, Thresholds
 from ottla_operator.planning.scaling import Members, Scaling, target_assignment
 from ottla_operator.planning.steps import CancelReassign, Reassign
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import (
+from ottla_operator.resources.common import REBALANCE_ANNOTATION, parse_duration_ms, parse_quantity
+from ottla_operator.resources.rebalance import (
     GoalStatus,
     RebalanceProgress,
     RebalanceProposal,
@@ -35,8 +36,7 @@ from ottla_operator.resources.cluster import (
     RebalanceStatus,
     TopicMoves,
 )
-from ottla_operator.resources.cluster import Rebalance as RebalanceSpec
-from ottla_operator.resources.common import REBALANCE_ANNOTATION, parse_duration_ms, parse_quantity
+from ottla_operator.resources.rebalance import Rebalance as RebalanceSpec
 
 LOAD_REBALANCE: Final = "LoadRebalance"
 REQUESTED: Final = "Requested"
@@ -180,7 +180,7 @@ def _capacities(
         if pool is None or pool.spec.storage == cluster.spec.storage:
             disk = quantity(given.disk)
             return disk if disk is not None else measured
-        return measured if measured is not None else quantity(pool.spec.storage.size)
+        return measured if measured is not None else pool.spec.storage.total_bytes
 
     closed = members.closed(observed)
     return {

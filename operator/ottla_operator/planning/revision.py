@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, Literal, TypeVar
 
 from ottla_operator.planning.observed import BrokerInstance, Observed
-from ottla_operator.resources.cluster import BrokerClusterSpec, UpgradeStatus
+from ottla_operator.resources.cluster import BrokerClusterSpec
+from ottla_operator.resources.cluster_status import UpgradeStatus
 from ottla_operator.resources.common import config_texts
 from ottla_operator.resources.settings import (
     DEFAULT_PROTOCOL_VERSION,
@@ -38,6 +39,8 @@ RESTART: Final = "restart"
 """The key in `traits` of the last requested restart (`planning.restarts`)."""
 RESTART_OF_BROKER: Final = "restart of the broker"
 """The key in the settings that a broker runs with, when its platform requests its restart."""
+VOLUMES: Final = "volumes"
+"""The key in `traits` of the ids of a broker's volumes; without it, the broker has volume 0 only."""
 ADVERTISED: Final = "advertised.listeners"
 """The key in the settings that a broker runs with, when its addresses for clients have changed."""
 
@@ -98,7 +101,12 @@ def target_revision(
     last requested restart; `rack`: broker.rack, where it is the same for all; `brokers`: their number in the
     whole cluster, if not spec.replicas."""
     traits = {**(traits or {}), **({RESTART: restart} if restart else {})}
+    volumes = [volume.id for volume in spec.storage.all_volumes]
+    if volumes != [0]:
+        traits[VOLUMES] = ",".join(map(str, volumes))
     settings = config_texts(spec.config)
+    for listener in spec.listeners:
+        settings |= listener.limits
     if version is not None:
         settings[PROTOCOL_VERSION] = version
     static = {name: settings[name] for name in sorted(settings) if not is_live_setting(name)}

@@ -15,8 +15,9 @@ One pure function, `plan_roll`, called by `planning.cluster`. The rules, in the 
       bounced in the same step. A partition with replication factor <= min ISR is exempt, as long as another
       replica is in sync.
 
-While restarts are held (`planning.holds`), rules 2 and 3 apply to urgent ones only, and to brokers that the
-operator has stopped already, or that cannot come up on the old revision.
+A broker whose volumes must be empty first (`planning.volumes`) is left out meanwhile, and the others do not
+wait for it. While restarts are held (`planning.holds`), rules 2 and 3 apply to urgent ones only, and to
+brokers that the operator has stopped already, or that cannot come up on the old revision.
 
 Invariant (tested by property): the brokers bounced in one step never take a partition below its min ISR, and
 never make more than `maxUnavailablePerRack` brokers of one rack, or brokers of two racks, unavailable.
@@ -69,10 +70,12 @@ def plan_roll(
     fenced: Collection[int] = (),
     hold: Hold | None = None,
     urgent: Collection[int] = (),
+    emptying: Mapping[int, str] | None = None,
 ) -> Roll:
     """Decide over the brokers in `targets`, which are all desired, with the revision that each should run.
     `approved`: the strategy allows the roll; `fenced`: other brokers, which are down on purpose; `hold`: why
-    only the brokers `urgent` may begin."""
+    only the brokers `urgent` may begin; `emptying`: what brokers wait for whose volumes must be empty
+    first."""
     members = sorted(targets)
     stale = [b for b in members if b in observed.brokers and observed.brokers[b].config_hash != targets[b]]
     total = len(members)
@@ -90,12 +93,14 @@ def plan_roll(
     not_back = [b for b in bounced if not observed.in_service(b)]
     if not_back:
         return all_waiting(*_not_back(observed, not_back[0], targets[not_back[0]], policy))
+    full = {broker: reason for broker, reason in (emptying or {}).items() if broker in stale}
+    stale = [b for b in stale if b not in full]
     held = dict[int, str]()
     if hold is not None:
         held = {b: hold.message for b in stale if b not in urgent and not _is_due(observed, b, policy)}
         stale = [b for b in stale if b not in held]
-        if not stale:
-            return Roll((), held, updated, total, hold=hold)
+    if not stale:
+        return Roll((), {**full, **held}, updated, total, hold=hold if held else None)
     out = [b for b in stale if not observed.in_service(b)]
     reason = _waiting_for_bounced(observed, bounced, policy)
     if fenced:
@@ -108,7 +113,7 @@ def plan_roll(
         roll = all_waiting(reason)
     else:
         roll = _roll_ready(observed, members, stale, policy, updated, total)
-    return replace(roll, waiting={**held, **roll.waiting})
+    return replace(roll, waiting={**full, **held, **roll.waiting})
 
 
 def _not_back(observed: Observed, broker: int, target_hash: str, policy: RollingUpdate) -> tuple[str, str]:
@@ -154,7 +159,8 @@ def _roll_unready(
             instance.state == "Starting" and instance.process_started
         )
         if in_transition and not _late(observed, instance, policy):
-            waiting[broker] = f"itself: it is {instance.state.lower()}"
+            detail = f": {instance.message}" if instance.message else ""
+            waiting[broker] = f"itself: it is {instance.state.lower()}{detail}"
     # A broker in transition may be the first on the new revision: no other is bounced before it has come up.
     going = out[0] if not waiting or observed.brokers[out[0]].stopped_by_us else None
     first = going if going is not None else next(iter(waiting))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ottla.security.acls import AclBinding
 from ottla_operator.conditions import Finding
@@ -101,6 +101,19 @@ class CancelReassign:
 
     def __str__(self) -> str:
         return f"cancel the reassignment of {len(self.partitions)} partitions: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class MoveReplicas:
+    """Move replicas between log directories of their broker."""
+
+    broker: int
+    log_dirs: Mapping[PartitionKey, str]
+    """The new log directory of each replica."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"move {len(self.log_dirs)} replicas of broker {self.broker} {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +354,29 @@ class RestartConnector:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartTask:
+    connector: str
+    task: int
+
+    def __str__(self) -> str:
+        return f"restart task {self.task} of connector {self.connector}"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOffsets:
+    """Alter offsets of a stopped connector, or remove all of them (KIP-875)."""
+
+    connector: str
+    offsets: Sequence[Mapping[str, Any]] | None
+    """Pairs of partition and offset; None: all are removed."""
+
+    def __str__(self) -> str:
+        if self.offsets is None:
+            return f"reset the offsets of connector {self.connector}"
+        return f"alter {len(self.offsets)} offsets of connector {self.connector}"
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteConnector:
     connector: str
 
@@ -352,7 +388,9 @@ AccessStep = SetScramCredential | DeleteScramCredential | CreateAcls | DeleteAcl
 SecretStep = PutPassword | PutCertificate | DeleteSecret
 UserStep = SecretStep | AccessStep
 DriverStep = StartDriver | StopDriver
-ConnectorStep = PutConnector | ChangeConnectorState | RestartConnector | DeleteConnector
+ConnectorStep = (
+    PutConnector | ChangeConnectorState | RestartConnector | RestartTask | ChangeOffsets | DeleteConnector
+)
 ClusterStep = (
     EnsureZooKeeper
     | StopZooKeeper
@@ -362,6 +400,7 @@ ClusterStep = (
     | ReplaceBroker
     | Reassign
     | CancelReassign
+    | MoveReplicas
     | ElectPreferredLeaders
     | AlterBrokerSettings
     | AlterQuota
@@ -387,6 +426,7 @@ KafkaStep = (
     | ResetOffsets
     | Reassign
     | CancelReassign
+    | MoveReplicas
     | ElectPreferredLeaders
     | AlterBrokerSettings
     | AlterQuota

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from ottla_operator.planning.observed import Observed, PartitionKey, TopicState
 from ottla_operator.planning.steps import AlterBrokerSettings, AlterTopicConfig, Reassign, Step
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import ThrottleStatus
+from ottla_operator.resources.cluster_status import ThrottleStatus
 from ottla_operator.resources.common import parse_quantity
 from ottla_operator.resources.settings import THROTTLED_REPLICAS
 

@@ -300,8 +300,10 @@ def _acls(user: User, access: AccessState, cluster: BrokerCluster) -> tuple[Find
     wanted = user.bindings()
     if access.acls is None:
         if user.spec.authorization is None:
-            return yes("AclsSynced", "NotAsked", "the brokers run without an authorizer"), ()
+            return yes("AclsSynced", "NotAsked", "the brokers have no ACLs"), ()
         message = f"the brokers run without an authorizer: {cluster.key} has no spec.authorization"
+        if cluster.spec.authorization is not None and cluster.spec.authorization.type == "custom":
+            message = f"the authorizer of {cluster.key} has no ACLs"
         return no("AclsSynced", "NotSupported", message), ()
     current = access.acls.get(user.principal, frozenset())
     if not _owns_acls(user):

@@ -26,10 +26,11 @@ from ottla_operator.planning.observed import (
     ZooKeeperState,
 )
 from ottla_operator.planning.pipeline_config import DriverLaunch
+from ottla_operator.planning.recovery import RecoveryOutcome
 from ottla_operator.planning.revision import PerBroker
 from ottla_operator.planning.steps import KafkaStep
 from ottla_operator.resources import AnyResource, BrokerCluster, Pipeline
-from ottla_operator.resources.cluster import ListenerStatus
+from ottla_operator.resources.cluster_status import ListenerStatus
 from ottla_operator.resources.common import Metadata, Status
 
 Address = tuple[str, int]
@@ -192,10 +193,15 @@ class Kafka(Protocol):
     """The Admin API of the cluster."""
 
     async def observe(
-        self, brokers: Sequence[Address], groups: Mapping[str, GroupQuery], *, access: bool = False
+        self,
+        brokers: Sequence[Address],
+        groups: Mapping[str, GroupQuery],
+        *,
+        access: bool = False,
+        log_dirs: bool = False,
     ) -> KafkaState:
-        """Describe the cluster through its controller; `access`: with credentials and ACLs. An unreachable
-        cluster is a KafkaState, not an error."""
+        """Describe the cluster through its controller; `access`: with credentials and ACLs; `log_dirs`: with
+        the log directories. An unreachable cluster is a KafkaState, not an error."""
         ...
 
     async def execute(self, step: KafkaStep) -> None:
@@ -239,6 +245,21 @@ class Backups(Protocol):
 
     def begin(self, cluster: BrokerCluster, request: str) -> None:
         """Begin a backup for this request; "" for the schedule."""
+        ...
+
+
+class Recoveries(Protocol):
+    """Restores a backup into a new cluster, beside the reconciliations."""
+
+    @property
+    def running(self) -> bool: ...
+
+    def outcome(self) -> RecoveryOutcome | None:
+        """The outcome of an attempt that has ended, once."""
+        ...
+
+    def begin(self, cluster: BrokerCluster, source: str) -> None:
+        """Begin to restore the backup at this URL; "": find the one that the spec names, and read it."""
         ...
 
 
@@ -331,6 +352,8 @@ class Environment:
     compute: Compute = in_thread
     backups: Backups | None = None
     """None: backups are not taken."""
+    recoveries: Recoveries | None = None
+    """None: clusters start empty."""
     gate: RollGate | None = None
     """None: no other clusters are waited for."""
 

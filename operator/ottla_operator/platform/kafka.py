@@ -16,6 +16,7 @@ from typing import Any
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import (
     ConfigEntry,
+    LogDirDescription,
     NewPartitions,
     Node,
     Reassignment,
@@ -25,6 +26,7 @@ from ottla.client.admin_types import (
 from ottla.client.errors import (
     NetworkError,
     NoReassignmentInProgressError,
+    ReplicaNotAvailableError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
@@ -33,7 +35,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.security.acls import AclBinding, AclFilter, EntryFilter, PatternFilter
 from ottla.security.clients import ClientSecurity
 from ottla.wire.connection import ConnectionLost, UnsupportedApi
-from ottla_operator.backup.cluster import take_backup
+from ottla_operator.backup.cluster import Restored, restore, take_backup
 from ottla_operator.backup.document import Backup
 from ottla_operator.planning import steps
 from ottla_operator.planning.listener_security import SCRAM_MECHANISM
@@ -43,6 +45,7 @@ from ottla_operator.planning.observed import (
     GroupQuery,
     GroupState,
     KafkaState,
+    LogDir,
     PartitionKey,
     PartitionState,
     Positions,
@@ -120,8 +123,19 @@ class KafkaAdmin:
             raise StepFailed("Unreachable", "no broker is running")
         return await take_backup(self._admin, now_ms)
 
+    async def restore(self, backup: Backup, now_ms: int) -> Restored:
+        """Restore a backup into the cluster that was observed last. Raises ClientError and StepFailed."""
+        if self._admin is None:
+            raise StepFailed("Unreachable", "no broker is running")
+        return await restore(self._admin, backup, now_ms)
+
     async def observe(
-        self, brokers: Sequence[Address], groups: Mapping[str, GroupQuery], *, access: bool = False
+        self,
+        brokers: Sequence[Address],
+        groups: Mapping[str, GroupQuery],
+        *,
+        access: bool = False,
+        log_dirs: bool = False,
     ) -> KafkaState:
         if not brokers:
             return KafkaState(problem="no broker is running")
@@ -158,7 +172,8 @@ class KafkaAdmin:
             state = await self._group(admin, group, seen.topics)
             found[group] = replace(state, positions=await self._positions(admin, query, seen.topics))
         seen_access = await self._access(admin) if access else None
-        return replace(seen, groups=found, quotas=quotas, access=seen_access)
+        dirs = await self._log_dirs(admin) if log_dirs else {}
+        return replace(seen, groups=found, quotas=quotas, access=seen_access, log_dirs=dirs)
 
     async def _observe_controller(self, node: Node) -> KafkaState | None:
         """The cluster as described by this broker; None when it is not the controller."""
@@ -269,6 +284,16 @@ class KafkaAdmin:
             *({(tp.topic, tp.partition): at for tp, at in m.items()} for m in (starts, ends, at_time))
         )
 
+    async def _log_dirs(self, admin: AdminClient) -> dict[int, tuple[LogDir, ...]]:
+        """The log directories of the brokers that answer."""
+        try:
+            async with asyncio.timeout(_OBSERVE_TIMEOUT_S):
+                described = await admin.describe_log_dirs()
+        except (KafkaError, UnsupportedApi, *_UNREACHABLE) as error:
+            log.debug("the log directories could not be read: %s", _reason(error))
+            return {}
+        return {broker: tuple(map(_log_dir, dirs)) for broker, dirs in described.items()}
+
     async def log_dirs(self) -> BrokerDisks:
         """The sizes of all replicas, and of the log directories. Raises StepFailed."""
         admin = self._admin
@@ -304,6 +329,18 @@ class KafkaAdmin:
             raise StepFailed("Unreachable", f"{step}: {_reason(error)}") from None
         except KafkaError as error:
             raise StepFailed("KafkaError", f"{step}: {error}") from None
+
+
+def _log_dir(directory: LogDirDescription) -> LogDir:
+    replicas = directory.replicas.items()
+    return LogDir(
+        directory.path,
+        {(key.topic, key.partition): each.size for key, each in replicas if not each.is_future},
+        {(key.topic, key.partition): each.size for key, each in replicas if each.is_future},
+        failed=directory.error is not None,
+        total=directory.total_bytes if directory.total_bytes >= 0 else None,
+        usable=directory.usable_bytes if directory.usable_bytes >= 0 else None,
+    )
 
 
 def _lags(
@@ -387,6 +424,8 @@ async def _execute(admin: AdminClient, step: steps.KafkaStep) -> None:
             await _reassign(admin, step)
         case steps.CancelReassign():
             await _cancel(admin, step)
+        case steps.MoveReplicas():
+            await _move(admin, step)
         case steps.ElectPreferredLeaders():
             await admin.elect_preferred_leaders([TopicPartition(*key) for key in step.partitions])
         case _:
@@ -429,6 +468,14 @@ async def _cancel(admin: AdminClient, step: steps.CancelReassign) -> None:
         # It has ended, or its topic is gone.
         if not isinstance(error, (NoReassignmentInProgressError, UnknownTopicOrPartitionError)):
             raise StepFailed("KafkaError", f"{step}: {partition.topic}-{partition.partition}: {error}")
+
+
+async def _move(admin: AdminClient, step: steps.MoveReplicas) -> None:
+    moves = {(*key, step.broker): path for key, path in step.log_dirs.items()}
+    for replica, error in (await admin.alter_replica_log_dirs(moves)).errors.items():
+        # The replica has left the broker, or its topic is gone.
+        if not isinstance(error, (ReplicaNotAvailableError, UnknownTopicOrPartitionError)):
+            raise StepFailed("KafkaError", f"{step}: {replica.topic}-{replica.partition}: {error}")
 
 
 async def _ignoring(code: ErrorCode, call: Coroutine[Any, Any, object]) -> None:

@@ -27,7 +27,8 @@ from ottla.security.clients import ClientSecurity
 from ottla.wire.connection import BrokerConnection
 from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, ZooKeeperState
-from ottla_operator.planning.revision import PerBroker
+from ottla_operator.planning.revision import VOLUMES, PerBroker
+from ottla_operator.planning.volumes import log_dir_name, volumes_of
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.platform.local_security import LocalSecurity, SecretFiles
 from ottla_operator.platform.processes import (
@@ -38,8 +39,9 @@ from ottla_operator.platform.processes import (
     write_atomically,
 )
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import ListenerStatus, ManagedZooKeeper
+from ottla_operator.resources.cluster_status import ListenerStatus
 from ottla_operator.resources.pool import FIRST_ID
+from ottla_operator.resources.zookeeper import ManagedZooKeeper
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +102,7 @@ class LocalPlatform:
 
     def kept_volumes(self) -> Mapping[int, str]:
         known = self._known()
-        folders = (path.parent.name for path in self.brokers_dir.glob("*/data"))
+        folders = (path.parent.name for path in self.brokers_dir.glob("*/data*"))
         kept = {int(name) for name in folders if name.isdigit()}.difference(known)
         return {broker: "" for broker in kept if broker >= FIRST_ID}
 
@@ -188,6 +190,11 @@ class LocalPlatform:
             return None
         return revision
 
+    def _log_dirs(self, broker: int, described: Mapping[str, str]) -> list[Path]:
+        """The log directories of a broker with these settings."""
+        folder = (self.brokers_dir / str(broker)).resolve()
+        return [folder / log_dir_name(volume) for volume in volumes_of(described)]
+
     def _write_revision(self, broker: int, revision: Mapping[str, Any]) -> None:
         content = json.dumps(revision, indent=1, sort_keys=True)
         write_atomically(self._revision_file(broker), content.encode(), 0o666)
@@ -240,7 +247,9 @@ class LocalPlatform:
         await self._stop_zookeeper()
 
     async def _stop_zookeeper(self) -> None:
+        """The thread is free once a start that is under way has ended."""
         if self._zookeeper is not None:
+            self._zookeeper.abandon_start()
             await asyncio.get_running_loop().run_in_executor(self._thread, self._zookeeper.stop)
 
     # ---- brokers
@@ -360,7 +369,15 @@ class LocalPlatform:
         if http == 0:
             http = free_port(HOST)  # chosen here, so that the port is known
         of_http = {_HTTP_PORT: str(http)} if http > 0 else {}
-        process.write_properties(self._connect(cluster), {**launch.properties, **of_listeners, **of_http})
+        log_dirs = [str(path) for path in self._log_dirs(broker, launch.static)]
+        of_volumes = {"log.dirs": ",".join(log_dirs)} if VOLUMES in launch.static else {}
+        process.write_properties(
+            self._connect(cluster), {**launch.properties, **of_listeners, **of_http, **of_volumes}
+        )
+        if before is not None and cluster.of_broker(broker).spec.storage.delete_claim:
+            had, has = (self._log_dirs(broker, static) for static in (before["static"], launch.static))
+            for path in {*had}.difference(has):
+                await asyncio.to_thread(shutil.rmtree, path, True)
         revision = {
             "hash": launch.config_hash,
             "static": dict(launch.static),
@@ -397,7 +414,8 @@ class LocalPlatform:
         self._problems.pop(broker, None)
         # The volume first: after an interruption, the revision file still identifies the broker.
         if delete_volume:
-            await asyncio.to_thread(shutil.rmtree, self.brokers_dir / str(broker) / "data", True)
+            for path in (self.brokers_dir / str(broker)).glob("data*"):
+                await asyncio.to_thread(shutil.rmtree, path, True)
         self._revision_file(broker).unlink(missing_ok=True)
 
     async def replace_broker(self, cluster: BrokerCluster, broker: int) -> None:

@@ -15,6 +15,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 
 HOST: Final = "127.0.0.1"
 GRACE_MS: Final = 60_000
+JVM_GRACE_S: Final = 2.0
+"""Of the JVM after the driver's Python has ended: it deletes its temporary files."""
 BACK_OFF_MS_MIN, BACK_OFF_MS_MAX = 2_000, 60_000
 BACK_OFF_RESET_MS: Final = 120_000
 _LOG_LINES: Final = 40
@@ -117,7 +120,7 @@ class LocalDrivers:
         if driver.process.running:
             if driver.stop_requested_ms is not None:
                 if now_ms - driver.stop_requested_ms > GRACE_MS:
-                    driver.process.kill()
+                    driver.process.kill_group()
                 return DriverInstance("Stopping")
             if now_ms - driver.started_at_ms > BACK_OFF_RESET_MS:
                 driver.crashes = 0
@@ -194,7 +197,7 @@ class LocalDrivers:
     async def remove(self, pipeline: Pipeline) -> None:
         driver = self._drivers.pop(pipeline.key, None)
         if driver is not None and driver.process.running:
-            driver.process.kill()
+            driver.process.kill_group()
         storage = pipeline.spec.storage
         if storage is not None and storage.delete_claim:
             await asyncio.to_thread(shutil.rmtree, self._folder / pipeline.metadata.name, True)
@@ -202,14 +205,20 @@ class LocalDrivers:
     # ---- shutdown
 
     async def shutdown(self, grace_s: float = 45) -> None:
-        """Terminate all drivers; those that still run after `grace_s` are killed."""
+        """Terminate all drivers; those that still run after `grace_s` are killed, as is what they leave."""
         running = {driver.process.name: driver.process for driver in self._drivers.values()}
         await terminate_all(running, grace_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(JVM_GRACE_S):
+                while any(process.has_group for process in running.values()):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        for process in running.values():
+            process.kill_group()
 
     def kill(self) -> None:
         """Kill all drivers."""
         for driver in self._drivers.values():
-            driver.process.kill()
+            driver.process.kill_group()
 
 
 def _exit_message(driver: _DriverRun) -> str:

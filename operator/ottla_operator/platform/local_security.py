@@ -45,7 +45,8 @@ from ottla_operator.planning.observed import Secret
 from ottla_operator.platform.interfaces import Ensured, StepFailed
 from ottla_operator.platform.processes import write_atomically
 from ottla_operator.resources import AnyResource, BrokerCluster, User
-from ottla_operator.resources.cluster import Listener, ListenerStatus
+from ottla_operator.resources.cluster_status import ListenerStatus
+from ottla_operator.resources.listeners import Listener
 
 PORTS_APART: Final = 100
 _OWNER: Final = ".owner"
@@ -191,7 +192,9 @@ class LocalSecurity:
             }
             for listener in listeners_of(cluster)
         ]
-        authorization = None if spec.authorization is None else spec.authorization.model_dump()
+        authorization = (
+            None if spec.authorization is None else spec.authorization.model_dump(exclude_none=True)
+        )
         return {"spec.listeners": json.dumps(listeners), "spec.authorization": json.dumps(authorization)}
 
     def settings(self, cluster: BrokerCluster, broker: int) -> dict[str, str]:

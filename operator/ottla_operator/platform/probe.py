@@ -18,6 +18,7 @@ from typing import Any
 
 from ottla.metadata.config import BrokerConfig, read_properties
 from ottla.security.clients import ClientSecurity
+from ottla_operator.planning import observed
 from ottla_operator.planning.observed import KafkaState, PartitionKey, PartitionState, TopicState
 from ottla_operator.platform.interfaces import StepFailed
 from ottla_operator.platform.kafka import KafkaAdmin, new_admin_client
@@ -57,6 +58,7 @@ async def probe(
         "quotas": [[*entity, limits] for entity, limits in (state.quotas or {}).items()],
         "sizes": [[*key, size] for key, size in sizes.items()],
         "sizesProblem": problem,
+        "logDirs": await _log_dirs(addresses, properties),
         "groups": await _groups(addresses, properties),
         "connections": await asyncio.to_thread(_connections, metrics),
     }
@@ -74,6 +76,28 @@ def _topic(topic: TopicState) -> Object:
             for each in topic.partitions
         ],
     }
+
+
+async def _log_dirs(
+    addresses: Sequence[tuple[str, int]], properties: Mapping[str, str]
+) -> list[list[object]]:
+    """Broker, path and replicas of the log directories of brokers with several."""
+    admin = new_admin_client(addresses, ClientSecurity.of_properties(properties) if properties else None)
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            described = await admin.describe_log_dirs()
+    except Exception as error:
+        # Any error of the client: a plan that has to guess is better than none.
+        sys.stderr.write(f"log directories could not be described: {error!r}\n")
+        return []
+    finally:
+        await admin.close()
+    return [
+        [broker, each.path, [[*key, replica.size] for key, replica in each.replicas.items()]]
+        for broker, directories in described.items()
+        for each in directories
+        if len(directories) > 1
+    ]
 
 
 async def _groups(addresses: Sequence[tuple[str, int]], properties: Mapping[str, str]) -> list[Object]:
@@ -143,7 +167,19 @@ def state_of(answer: Object) -> KafkaState:
         topics,
         settings=answer["settings"],
         quotas={(user, client): limits for user, client, limits in answer["quotas"]},
+        log_dirs=_read_log_dirs(answer.get("logDirs", ())),
     )
+
+
+def _read_log_dirs(
+    answer: Sequence[tuple[int, str, Sequence[tuple[str, int, int]]]],
+) -> dict[int, tuple[observed.LogDir, ...]]:
+    # Not imported by name: in the pod, an older image may not have this class.
+    found: dict[int, tuple[observed.LogDir, ...]] = {}
+    for broker, path, replicas in answer:
+        sizes = {(topic, number): size for topic, number, size in replicas}
+        found[broker] = (*found.get(broker, ()), observed.LogDir(path, sizes))
+    return found
 
 
 def _partitions(topic: Object) -> Iterator[PartitionState]:

@@ -19,6 +19,7 @@ from ottla_operator.planning.observed import (
     BrokerRunState,
     GroupState,
     KafkaState,
+    LogDir,
     PartitionKey,
     PartitionState,
     QuotaEntity,
@@ -26,6 +27,7 @@ from ottla_operator.planning.observed import (
     VolumeLoss,
     ZooKeeperServer,
     ZooKeeperState,
+    partition_name,
 )
 from ottla_operator.planning.revision import PerBroker
 from ottla_operator.planning.steps import (
@@ -41,13 +43,15 @@ from ottla_operator.planning.steps import (
     DeleteTopic,
     ElectPreferredLeaders,
     KafkaStep,
+    MoveReplicas,
     Reassign,
     ResetOffsets,
     SetScramCredential,
 )
+from ottla_operator.planning.volumes import log_dir_name, volume_of, volumes_of
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import ListenerStatus
+from ottla_operator.resources.cluster_status import ListenerStatus
 
 _MIN_ISR: Final = "min.insync.replicas"
 
@@ -131,6 +135,10 @@ class SimulatedCluster:
         self.sizes: dict[PartitionKey, int] = {}
         """Bytes of a replica."""
         self.moved_bytes = 0
+        self.placed: dict[tuple[int, PartitionKey], int] = {}
+        """The volumes of replicas, by broker and partition. Others are on any of their brokers'."""
+        self._moving: dict[tuple[int, PartitionKey], tuple[int, int]] = {}
+        """Replicas that move between volumes of their broker: the new volume, and when they are there."""
         self.servers: list[ZooKeeperServer] = []
         self.servers_revision = ""
         self.server_back_at_ms: int | None = None
@@ -191,6 +199,7 @@ class SimulatedCluster:
                 broker.state = "Stopped"
                 self._left(broker.id)
                 if self.restarts and broker.after is not None:
+                    self._check_volumes(broker.id, broker.after)
                     broker.launch, broker.after = broker.after, None
                     broker.state, broker.started_at_ms = "Starting", self.now_ms
                     broker.changes_at_ms = self._ready_at_ms(broker.id)
@@ -209,6 +218,7 @@ class SimulatedCluster:
         for topic in self.topics.values():
             for partition in topic.partitions:
                 times += [at for broker, at in partition.joins_at_ms.items() if broker in live]
+        times += [at for _, at in self._moving.values()]
         times += [self.server_back_at_ms] if self.server_back_at_ms is not None else []
         return min((at for at in times if at > self.now_ms), default=None)
 
@@ -358,6 +368,8 @@ class SimulatedCluster:
         if launch is None:
             assert known is not None
             launch = known.launch
+        if known is not None:
+            self._check_volumes(broker, launch)
         self.log.append(f"start {broker} {launch.config_hash}")
         pool = cluster.pool_of(broker)
         self.brokers[broker] = SimulatedBroker(
@@ -423,6 +435,50 @@ class SimulatedCluster:
         down = [b.id for b in self.brokers.values() if not (b.up and b.state == "Running")]
         self.max_unavailable = max(self.max_unavailable, len(down))
 
+    def _check_volumes(self, broker: int, launch: BrokerLaunch) -> None:
+        """Record a violation when the broker starts without a volume that has replicas."""
+        gone = {*volumes_of(self.brokers[broker].launch.static)} - {*volumes_of(launch.static)}
+        for key in self._held(broker):
+            if self._volume(broker, key) in gone:
+                self.violations.append(f"broker {broker} starts without the volume of {partition_name(key)}")
+
+    def _held(self, broker: int) -> list[PartitionKey]:
+        return [
+            (name, number)
+            for name, topic in self.topics.items()
+            for number, partition in enumerate(topic.partitions)
+            if broker in partition.replicas
+        ]
+
+    def _volume(self, broker: int, key: PartitionKey) -> int:
+        """The volume of a replica."""
+        at = self._moving.get((broker, key))
+        if at is not None and at[1] <= self.now_ms:
+            self.placed[broker, key] = self._moving.pop((broker, key))[0]
+        volumes = volumes_of(self.brokers[broker].launch.static)
+        return self.placed.setdefault((broker, key), volumes[key[1] % len(volumes)])
+
+    def _move(self, step: MoveReplicas) -> None:
+        for key, path in step.log_dirs.items():
+            volume = volume_of(path)
+            assert volume is not None, f"{path} is a log directory"
+            self._moving[step.broker, key] = (volume, self._arrival_ms(step.broker, key))
+
+    def _log_dirs(self) -> dict[int, tuple[LogDir, ...]]:
+        found = {}
+        for broker in sorted(self.live()):
+            replicas: dict[int, dict[PartitionKey, int]] = {}
+            futures: dict[int, dict[PartitionKey, int]] = {}
+            for key in self._held(broker):
+                replicas.setdefault(self._volume(broker, key), {})[key] = self.sizes.get(key, 0)
+                if (broker, key) in self._moving:
+                    futures.setdefault(self._moving[broker, key][0], {})[key] = 0
+            found[broker] = tuple(
+                LogDir(f"/{log_dir_name(volume)}", replicas.get(volume, {}), futures.get(volume, {}))
+                for volume in volumes_of(self.brokers[broker].launch.static)
+            )
+        return found
+
     # ---- for SimulatedKafka
 
     def describe_access(self) -> AccessState:
@@ -433,7 +489,9 @@ class SimulatedCluster:
         of = {who: frozenset(a for a in self.acls if a.entry.principal == who) for who in principals}
         return AccessState(scram, of)
 
-    def describe(self, groups: Collection[str], *, access: bool = False) -> KafkaState:
+    def describe(
+        self, groups: Collection[str], *, access: bool = False, log_dirs: bool = False
+    ) -> KafkaState:
         live = self.live()
         if not live:
             return KafkaState(problem="no broker is running")
@@ -459,6 +517,7 @@ class SimulatedCluster:
             settings=dict(self.settings),
             quotas={entity: dict(limits) for entity, limits in self.quotas.items()},
             access=self.describe_access() if access and self.describes_access else None,
+            log_dirs=self._log_dirs() if log_dirs else {},
         )
 
     def execute(self, step: KafkaStep) -> None:
@@ -500,6 +559,8 @@ class SimulatedCluster:
                 del self.topics[step.topic]
             case Reassign():
                 self._reassign(step)
+            case MoveReplicas():
+                self._move(step)
             case CancelReassign():
                 for name, number in step.partitions:
                     self._cancel(self.topics[name].partitions[number])
@@ -576,9 +637,14 @@ class SimulatedKafka:
         self._cluster = cluster
 
     async def observe(
-        self, brokers: Sequence[Address], groups: Collection[str], *, access: bool = False
+        self,
+        brokers: Sequence[Address],
+        groups: Collection[str],
+        *,
+        access: bool = False,
+        log_dirs: bool = False,
     ) -> KafkaState:
-        return self._cluster.describe(groups, access=access)
+        return self._cluster.describe(groups, access=access, log_dirs=log_dirs)
 
     async def execute(self, step: KafkaStep) -> None:
         self._cluster.execute(step)

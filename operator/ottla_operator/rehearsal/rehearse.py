@@ -22,8 +22,10 @@ from ottla_operator.planning.observed import (
     PartitionKey,
     partition_name,
 )
+from ottla_operator.planning.recovery import RecoveryOutcome
 from ottla_operator.planning.revision import PerBroker
 from ottla_operator.planning.steps import KafkaStep
+from ottla_operator.planning.volumes import volume_of
 from ottla_operator.platform.interfaces import (
     Address,
     BrokerLaunch,
@@ -218,6 +220,13 @@ def model_of(situation: Situation) -> SimulatedCluster:
     model.groups = dict(kafka.groups)
     model.kept = dict(situation.kept_volumes)
     model.sizes = dict(situation.sizes)
+    model.placed = {
+        (broker, key): volume
+        for broker, directories in kafka.log_dirs.items()
+        for directory in directories
+        if (volume := volume_of(directory.path)) is not None
+        for key in directory.replicas
+    }
     for broker, each in observed.brokers.items():
         serves = observed.in_service(broker)
         starting = not serves and each.state in ("Starting", "Running", "Stopping")
@@ -444,6 +453,7 @@ def _environment(
         *(platform, kafka, store, NoSecrets(), NoDrivers(), clock_ms, recorder),
         random_bytes=bytes,
         compute=_compute,
+        recoveries=_Recovery(clock_ms),
     )
 
 
@@ -519,11 +529,36 @@ class _Described:
     state: KafkaState
 
     async def observe(
-        self, brokers: Sequence[Address], groups: Mapping[str, GroupQuery], *, access: bool = False
+        self,
+        brokers: Sequence[Address],
+        groups: Mapping[str, GroupQuery],
+        *,
+        access: bool = False,
+        log_dirs: bool = False,
     ) -> KafkaState:
         return self.state
 
     async def execute(self, step: KafkaStep) -> None: ...
+
+
+class _Recovery:
+    """The recovery from a backup, which is not read: each attempt succeeds at once."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        self._clock_ms = clock_ms
+        self._ended: RecoveryOutcome | None = None
+
+    running = False
+
+    def outcome(self) -> RecoveryOutcome | None:
+        ended, self._ended = self._ended, None
+        return ended
+
+    def begin(self, cluster: BrokerCluster, source: str) -> None:
+        spec = cluster.spec.bootstrap.recovery
+        assert spec is not None
+        at_ms, message = self._clock_ms(), "its content is not read by a plan"
+        self._ended = RecoveryOutcome(at_ms, source or spec.source, message, restored=bool(source))
 
 
 class _Store:

@@ -1,6 +1,7 @@
 """The custom resources of `ottla.dev/v1alpha1` as pydantic models; the CRDs are generated from them."""
 
-from ottla_operator.resources.cluster import BrokerCluster, BrokerClusterSpec, BrokerClusterStatus
+from ottla_operator.resources.cluster import BrokerCluster, BrokerClusterSpec
+from ottla_operator.resources.cluster_status import BrokerClusterStatus
 from ottla_operator.resources.common import API_VERSION, Metadata, Problem
 from ottla_operator.resources.connect import (
     ConnectCluster,

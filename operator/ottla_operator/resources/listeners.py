@@ -1,4 +1,5 @@
-"""How clients reach and verify a listener: the configuration of each type, with Strimzi's fields.
+"""The listeners of a cluster, and how clients reach and verify them: the configuration of each type, with
+Strimzi's fields.
 
 Used by `cluster` for `spec.listeners[]`. The rules about which field belongs to which type are one table: CEL
 for the API server (`ACCESS_RULES`), and the same for `ottla up` and other callers (`access_problems`).
@@ -13,12 +14,22 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from ottla_operator.resources.common import Model, ObjectName, Rule, SecretEntry, rules
+from ottla.metadata.listeners import LIMITS, listener_key
+from ottla_operator.resources.authentication import ListenerAuthentication
+from ottla_operator.resources.common import Model, Name, ObjectName, Problem, Rule, SecretEntry, rules
 
 ListenerType = Literal["internal", "cluster-ip", "nodeport", "loadbalancer", "ingress", "tlsroute"]
+# The listener of brokers and the operator, beside those of the spec, and its port on Kubernetes.
+INTER_BROKER_LISTENER: Final = "replication"
+INTER_BROKER_PORT: Final = 9091
+METRICS_PORT_NAME: Final = "tcp-prometheus"
+
 NODE_ID, POD_NAME = "{nodeId}", "{nodePodName}"
 """Placeholders of templates: the broker's id, and the name of its pod."""
 
+_INT_MAX: Final = 2**31 - 1
+# As Kubernetes: the names of finalizers have a domain.
+_FINALIZER: Final = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
 _Host = Annotated[str, Field(pattern=r"^[-._:a-zA-Z0-9]+$", max_length=253)]
 _HostTemplate = Annotated[
     str, Field(pattern=r"^([-._:a-zA-Z0-9]|\{nodeId\}|\{nodePodName\})+$", max_length=253)
@@ -27,6 +38,7 @@ _DnsName = Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max
 _DnsTemplate = Annotated[str, Field(pattern=r"^([-.a-z0-9]|\{nodeId\}|\{nodePodName\})+$", max_length=253)]
 _Port = Annotated[int, Field(ge=1, le=65535)]
 _Texts = dict[str, str]
+_Finalizer = Annotated[str, Field(pattern=_FINALIZER, max_length=253)]
 
 
 class CertificateSource(Model):
@@ -235,6 +247,26 @@ class ListenerConfiguration(Model):
         description="Whether Services lead to brokers that are not ready. Default: true for those of single "
         "brokers, which clients need while brokers recover, false for the bootstrap.",
     )
+    finalizers: list[_Finalizer] | None = Field(
+        default=None,
+        max_length=16,
+        description="Finalizers of the Services of load balancers, which their provider must remove when "
+        "such a Service is deleted. Default: none.",
+    )
+    max_connections: int | None = Field(
+        default=None,
+        ge=1,
+        le=_INT_MAX,
+        description="The maximum of connections of the listener on each broker; more are accepted when "
+        "others have closed. Altered without a restart. Default: no limit but spec.config's.",
+    )
+    max_connection_creation_rate: int | None = Field(
+        default=None,
+        ge=1,
+        le=_INT_MAX,
+        description="The maximum of new connections of the listener on each broker, per second; more are "
+        "accepted later. Altered without a restart. Default: no limit but spec.config's.",
+    )
     ip_family_policy: Literal["SingleStack", "PreferDualStack", "RequireDualStack"] | None = Field(
         default=None, description="As in Kubernetes' Services. Default: SingleStack."
     )
@@ -335,6 +367,7 @@ _OF_LISTENER: Final[Mapping[str, Collection[str]]] = {
     "load_balancer_source_ranges": _BALANCED,
     "allocate_load_balancer_node_ports": _BALANCED,
     "create_bootstrap_service": _BALANCED,
+    "finalizers": _BALANCED,
     "external_traffic_policy": _WITH_NODE_PORTS,
     "preferred_node_port_address_type": ("nodeport",),
     "publish_not_ready_addresses": _EXTERNAL,
@@ -549,6 +582,96 @@ def peer_problems(peers: Collection[NetworkPolicyPeer]) -> Iterator[tuple[str, s
                 ipaddress.ip_network(text)
             except ValueError as error:
                 yield f"networkPolicyPeers[{n}].ipBlock", f"{text!r} is not allowed: {error}"
+
+
+class Listener(Model):
+    model_config = rules(
+        Rule(
+            "authentication of type tls requires tls: true on the listener",
+            "!has(self.authentication) || self.authentication.type != 'tls' || (has(self.tls) && self.tls)",
+        ),
+        Rule(
+            "brokerCertChainAndKey requires tls: true on the listener",
+            "!has(self.configuration) || !has(self.configuration.brokerCertChainAndKey) || "
+            "(has(self.tls) && self.tls)",
+        ),
+        Rule(
+            "issuerRef requires tls: true on the listener and excludes brokerCertChainAndKey",
+            "!has(self.configuration) || !has(self.configuration.issuerRef) || (has(self.tls) && self.tls && "
+            "!has(self.configuration.brokerCertChainAndKey))",
+        ),
+        *ACCESS_RULES,
+    )
+
+    name: Name = Field(
+        description="The listener's name, unique in the cluster. In Kafka's settings it has capitals, and "
+        "_ for -."
+    )
+    port: int = Field(
+        ge=1,
+        le=65535,
+        description="The listener's port on each broker and on the bootstrap Service, unique in the cluster.",
+    )
+    type: ListenerType = Field(
+        default="internal",
+        description="internal: clients in the Kubernetes cluster, at the bootstrap Service and the pods; "
+        "cluster-ip: the same, at a Service of each broker; nodeport and loadbalancer: others, at a Service "
+        "of each broker; ingress and tlsroute: others, by host names in TLS, at an Ingress or a TLSRoute of "
+        "the Gateway API of each broker.",
+    )
+    tls: bool = Field(
+        default=False, description="Whether connections are encrypted, with certificates of clusterCa."
+    )
+    authentication: ListenerAuthentication | None = Field(
+        default=None,
+        description="How clients authenticate. Without it, clients of the listener are User:ANONYMOUS.",
+    )
+    configuration: ListenerConfiguration = Field(
+        default_factory=ListenerConfiguration, description="How clients reach and verify the listener."
+    )
+    network_policy_peers: list[NetworkPolicyPeer] = Field(
+        default_factory=list,
+        max_length=100,
+        description="Who may connect to the listener, as in Kubernetes' NetworkPolicies, which the network "
+        "plug-in of the Kubernetes cluster must enforce. Default: everybody.",
+    )
+
+    @property
+    def kafka_name(self) -> str:
+        """The listener's name in Kafka's settings."""
+        return self.name.upper().replace("-", "_")
+
+    @property
+    def limits(self) -> dict[str, str]:
+        """Kafka's settings of the listener, which brokers alter while they run."""
+        of, given = self.kafka_name, self.configuration
+        limits = (given.max_connections, given.max_connection_creation_rate)
+        names = (listener_key(of, name) for name in LIMITS)
+        return {name: str(limit) for name, limit in zip(names, limits, strict=True) if limit is not None}
+
+    @property
+    def has_own_certificate(self) -> bool:
+        """Whether its certificate is not of the cluster's authority."""
+        return self.configuration.broker_cert_chain_and_key is not None or (
+            self.configuration.issuer_ref is not None
+        )
+
+    def problems(self, path: str, brokers: Collection[int]) -> Iterator[Problem]:
+        """What is wrong with it, at this path, in a cluster with these brokers."""
+        found = access_problems(self.type, tls=self.tls, configuration=self.configuration, brokers=brokers)
+        for below, message in (*found, *peer_problems(self.network_policy_peers)):
+            yield Problem(f"{path}.{below}", message)
+        if self.authentication is not None:
+            if self.authentication.type == "tls" and not self.tls:
+                yield Problem(f"{path}.authentication.type", "tls requires tls: true on the listener")
+            yield from self.authentication.problems(f"{path}.authentication", self.kafka_name)
+        configuration = self.configuration
+        if configuration.broker_cert_chain_and_key is not None and not self.tls:
+            yield Problem(f"{path}.configuration.brokerCertChainAndKey", "requires tls: true on the listener")
+        if configuration.issuer_ref is not None and not self.tls:
+            yield Problem(f"{path}.configuration.issuerRef", "requires tls: true on the listener")
+        if configuration.issuer_ref is not None and configuration.broker_cert_chain_and_key is not None:
+            yield Problem(f"{path}.configuration.issuerRef", "excludes brokerCertChainAndKey")
 
 
 def as_manifest(model: Model) -> dict[str, Any]:

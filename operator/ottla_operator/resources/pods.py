@@ -49,11 +49,13 @@ _OWN_PATHS: Final = tuple(
     PurePosixPath(path)
     for path in (
         *("/etc/ottla", "/etc/ottla-certificates", "/etc/ottla-secrets", "/etc/pod"),
-        *("/opt/ottla", "/opt/connect/libs", "/run/ottla", "/tmp", "/var/lib/ottla"),
+        *("/opt/ottla", "/opt/connect/libs", "/run/ottla", "/tmp"),
+        *("/var/lib/ottla", "/var/lib/ottla-volumes"),
     )
 )
 _OF_ZOOKEEPER: Final = (PurePosixPath("/etc/zookeeper"), PurePosixPath("/var/lib/zookeeper"))
 _OWN_VOLUMES: Final = frozenset(("certificates", "config", "data", "pod", "run", "tmp"))
+_DATA_VOLUME: Final = "^data-[0-9]{1,2}$"
 _OWN_VARIABLES: Final = frozenset(("POD_NAME",))
 MAIN_CONTAINERS: Final = frozenset(("broker", "connect", "driver", "executor", "zookeeper"))
 _WITH_ACCOUNT: Final = frozenset(("broker", "connect", "zookeeper"))
@@ -221,8 +223,9 @@ class Volume(PodModel):
 
     model_config = rules(
         Rule(
-            f"name: {', '.join(sorted(_OWN_VOLUMES))} are volumes of the operator; use another name",
-            f"!(self.name in {cel_list(sorted(_OWN_VOLUMES))})",
+            f"name: {', '.join(sorted(_OWN_VOLUMES))} and data-0 to data-99 are volumes of the operator; use "
+            "another name",
+            f"!(self.name in {cel_list(sorted(_OWN_VOLUMES))}) && !self.name.matches('{_DATA_VOLUME}')",
         ),
         Rule(
             f"must have exactly one of {', '.join(_VOLUME_SOURCES)}",
@@ -428,7 +431,7 @@ def pod_problems(template: PodTemplate, path: str, main: str) -> Iterator[Proble
         yield Problem(f"{path}.spec.serviceAccountName", "is set by the operator: it needs permissions")
     for n, volume in enumerate(spec.volumes):
         where = f"{path}.spec.volumes[{n}]"
-        if volume.name in _OWN_VOLUMES:
+        if volume.name in _OWN_VOLUMES or re.match(_DATA_VOLUME, volume.name):
             yield Problem(f"{where}.name", f"{volume.name!r} is a volume of the operator; use another name")
         kinds = [name for name in Volume.model_fields if name != "name" and getattr(volume, name) is not None]
         if len(kinds) != 1:

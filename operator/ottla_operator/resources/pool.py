@@ -8,11 +8,15 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 
-from ottla_operator.resources.cluster import BrokerCluster, BrokerClusterSpec, PoolBrokers, Storage
+from ottla_operator.resources.cluster import BrokerCluster, BrokerClusterSpec, PoolBrokers
 from ottla_operator.resources.common import (
     AGE,
+    CLUSTER,
+    DESIRED,
     NEXT_IDS_ANNOTATION,
+    READY,
     REMOVE_IDS_ANNOTATION,
+    STATUS,
     ClusterRef,
     Definition,
     FreeForm,
@@ -20,13 +24,12 @@ from ottla_operator.resources.common import (
     PrinterColumn,
     Problem,
     Resource,
-    Rule,
     Status,
-    condition_column,
     immutable,
-    parse_quantity,
+    name_rule,
 )
 from ottla_operator.resources.pods import PodTemplate, pod_problems
+from ottla_operator.resources.storage import POOL_VOLUMES_RULE, BrokerStorage
 
 # The cluster's own pool has the ids below. Names of pods and their labels have room for four digits.
 FIRST_ID: Final = 1000
@@ -56,8 +59,9 @@ class BrokerPoolSpec(Model):
         description="The number of brokers. Each has an id of 1000 to 9999, the lowest free one, which it "
         "keeps. With fewer, the brokers of the highest ids leave; annotations of the pool choose others.",
     )
-    storage: Storage | None = Field(
-        default=None, description="The volume of each broker. Default: as in the cluster's spec.storage."
+    storage: BrokerStorage | None = Field(
+        default=None,
+        description="The volume of each broker, or its volumes. Default: as in the cluster's spec.storage.",
     )
     resources: FreeForm | None = Field(
         default=None,
@@ -94,28 +98,19 @@ class BrokerPool(Resource[BrokerPoolSpec, BrokerPoolStatus]):
         short_names=("bp",),
         condition_types=("Ready",),
         columns=(
-            condition_column("Ready", "Ready"),
-            PrinterColumn("Cluster", "string", ".spec.clusterRef.name"),
-            PrinterColumn("Desired", "integer", ".spec.replicas"),
+            READY,
+            CLUSTER,
+            DESIRED,
             PrinterColumn("Brokers", "integer", ".status.readyReplicas"),
             PrinterColumn("Ids", "string", ".status.brokerIds"),
-            condition_column("Status", "Ready", "reason"),
+            STATUS,
             AGE,
             PrinterColumn("Rack", "string", ".spec.rack", 1),
             PrinterColumn("Leaving", "string", ".status.leavingBrokerIds", 1),
         ),
-        rules=(
-            Rule(
-                f"metadata.name must have at most {_NAME_MAX} lower-case letters, digits and -",
-                f"self.metadata.name.size() <= {_NAME_MAX} && !self.metadata.name.contains('.')",
-            ),
-        ),
-        transition_rules=(immutable("spec.clusterRef", "cluster_ref"),),
-        scale={
-            "specReplicasPath": ".spec.replicas",
-            "statusReplicasPath": ".status.replicas",
-            "labelSelectorPath": ".status.selector",
-        },
+        rules=(name_rule(_NAME_MAX, "lower-case letters, digits and -"),),
+        transition_rules=(immutable("spec.clusterRef", "cluster_ref"), POOL_VOLUMES_RULE),
+        scalable=True,
     )
 
     kind: Literal["BrokerPool"]
@@ -125,10 +120,8 @@ class BrokerPool(Resource[BrokerPoolSpec, BrokerPoolStatus]):
         if len(self.metadata.name) > _NAME_MAX or "." in self.metadata.name:
             message = f"use at most {_NAME_MAX} lower-case letters, digits and -"
             yield Problem("metadata.name", f"{self.metadata.name!r} is not allowed: {message}")
-        size = self.spec.storage.size if self.spec.storage is not None else None
-        if size is not None and parse_quantity(size) is None:
-            message = "is not a quantity; allowed: a number, optionally with Ki, Mi, Gi, …"
-            yield Problem("spec.storage.size", f"{size!r} {message}")
+        if self.spec.storage is not None:
+            yield from self.spec.storage.problems("spec.storage")
         if self.spec.template.pod is not None:
             yield from pod_problems(self.spec.template.pod, "spec.template.pod", "broker")
 

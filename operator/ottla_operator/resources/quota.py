@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from ottla_operator.resources.common import (
     AGE,
+    CLUSTER,
     LISTED_BY_NAME,
+    READY,
     UNMANAGED_SETTINGS,
     ClusterRef,
     Definition,
@@ -53,13 +55,13 @@ class Entity(Model):
         return self
 
 
+# Kafka has a long for these and a double for the others.
+_ByteRate = Annotated[int, Field(ge=1, le=2**63 - 1, strict=False)]
+
+
 class Limits(Model):
-    producer_byte_rate: float | None = Field(
-        default=None, gt=0, strict=False, description="Bytes per second."
-    )
-    consumer_byte_rate: float | None = Field(
-        default=None, gt=0, strict=False, description="Bytes per second."
-    )
+    producer_byte_rate: _ByteRate | None = Field(default=None, description="Bytes per second.")
+    consumer_byte_rate: _ByteRate | None = Field(default=None, description="Bytes per second.")
     request_percentage: float | None = Field(
         default=None, gt=0, strict=False, description="Percent of one network or request thread's time."
     )
@@ -114,11 +116,11 @@ class Quota(Resource[QuotaSpec, QuotaStatus]):
         short_names=("oq",),  # `quota` is Kubernetes' ResourceQuota
         condition_types=("Ready", "Effective"),
         columns=(
-            condition_column("Ready", "Ready"),
+            READY,
             condition_column("Effective", "Effective"),
             PrinterColumn("User", "string", ".spec.entity.user"),
             PrinterColumn("Client", "string", ".spec.entity.clientId"),
-            PrinterColumn("Cluster", "string", ".spec.clusterRef.name"),
+            CLUSTER,
             AGE,
         ),
         transition_rules=(immutable("spec.clusterRef", "cluster_ref"), immutable("spec.entity", "entity")),

@@ -24,7 +24,8 @@ from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, Zoo
 from ottla_operator.planning.revision import PerBroker
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import ListenerStatus, PoolBrokers
+from ottla_operator.resources.cluster import PoolBrokers
+from ottla_operator.resources.cluster_status import ListenerStatus
 from ottla_operator.resources.pool import FIRST_ID
 from ottla_operator.simulation.resources import LATENCY_S
 

@@ -22,7 +22,7 @@ from ottla_operator.planning.rebalance_goals import Goal
 from ottla_operator.planning.rebalance_run import moves_of, thresholds_of
 from ottla_operator.planning.throttle import RATES
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import RebalanceStatus
+from ottla_operator.resources.rebalance import RebalanceStatus
 from ottla_operator.resources.settings import THROTTLED_REPLICAS
 from ottla_operator.simulation.resources import LATENCY_S, SimulatedStore
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -134,11 +135,12 @@ def test_a_consumer_whose_poll_was_interrupted_leaves_its_group(broker: DevBroke
         reported.append("assigned")
         raise KeyboardInterrupt
 
-    consumer = reader(broker, topic)
-    consumer.subscribe([topic], on_assigned=assigned, on_revoked=lambda places: reported.append("revoked"))
-    with pytest.raises(KeyboardInterrupt):
-        consumer.poll(WAIT_S)
-    consumer.close()
+    with closing(reader(broker, topic)) as consumer:
+        consumer.subscribe(
+            [topic], on_assigned=assigned, on_revoked=lambda places: reported.append("revoked")
+        )
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(WAIT_S)
     assert reported == ["assigned", "revoked"]
     with pytest.raises(errors.IllegalStateError):
         consumer.poll()

@@ -62,7 +62,7 @@ def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def member(cluster: LocalCluster, topic: str) -> Iterator[Consumer]:
     """A consumer of the topic, in group `readers-TOPIC`, that has its partitions."""
-    consumer = Consumer(
+    with Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
             "group.id": f"readers-{topic}",
@@ -70,14 +70,13 @@ def member(cluster: LocalCluster, topic: str) -> Iterator[Consumer]:
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
         }
-    )
-    consumer.subscribe([topic])
-    deadline = time.monotonic() + 120
-    while len(consumer.assignment()) < 3:
-        assert time.monotonic() < deadline
-        consumer.poll(0.2)
-    yield consumer
-    consumer.close()
+    ) as consumer:
+        consumer.subscribe([topic])
+        deadline = time.monotonic() + 120
+        while len(consumer.assignment()) < 3:
+            assert time.monotonic() < deadline
+            consumer.poll(0.2)
+        yield consumer
 
 
 def read_all(cluster: LocalCluster, topic: str, partitions: int = 3) -> list[Any]:

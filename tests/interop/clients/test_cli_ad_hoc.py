@@ -89,17 +89,16 @@ def write(broker: OneBroker, topic: str, values: list[bytes], **options: Any) ->
 
 
 def read(broker: OneBroker, topic: str, number: int) -> list[Any]:
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "oracle"})
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(3)])
-    found: list[Any] = []
-    deadline = time.monotonic() + 60
-    while len(found) < number:
-        assert time.monotonic() < deadline, found
-        message = consumer.poll(1)
-        if message is not None:
-            assert message.error() is None
-            found.append(message)
-    consumer.close()
+    with Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "oracle"}) as consumer:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(3)])
+        found: list[Any] = []
+        deadline = time.monotonic() + 60
+        while len(found) < number:
+            assert time.monotonic() < deadline, found
+            message = consumer.poll(1)
+            if message is not None:
+                assert message.error() is None
+                found.append(message)
     return found
 
 

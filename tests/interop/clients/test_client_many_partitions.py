@@ -47,15 +47,14 @@ def places_of(topic: str, count: int) -> list[TopicPartition]:
 
 
 def read_with_librdkafka(bootstrap: str, places: list[TopicPartition], count: int) -> set[tuple[int, int]]:
-    consumer = ConfluentConsumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex})
-    consumer.assign([ConfluentTopicPartition(*place, OFFSET_BEGINNING) for place in places])
-    found: set[tuple[int, int]] = set()
-    until = time.monotonic() + WAIT_S
-    while len(found) < count and time.monotonic() < until:
-        for message in consumer.consume(500, 0.5):
-            assert message.error() is None
-            found.add((message.partition() or 0, message.offset() or 0))
-    consumer.close()
+    with ConfluentConsumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex}) as consumer:
+        consumer.assign([ConfluentTopicPartition(*place, OFFSET_BEGINNING) for place in places])
+        found: set[tuple[int, int]] = set()
+        until = time.monotonic() + WAIT_S
+        while len(found) < count and time.monotonic() < until:
+            for message in consumer.consume(500, 0.5):
+                assert message.error() is None
+                found.add((message.partition() or 0, message.offset() or 0))
     return found
 
 

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiokafka
+import aiokafka.abc
 import kafka.consumer.fetcher
 import pytest
 
@@ -50,6 +51,22 @@ def names_of_ours(title: str) -> set[str]:
     (part,) = re.findall(rf"^## {title}\n(.*?)(?=^## )", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     rows = [line.strip("|").split("|")[-1] for line in part.splitlines() if line.startswith("|")]
     return {name for row in rows[2:] for name in re.findall(r"`(\w+)`", row)}
+
+
+class TokensOfAiokafka(aiokafka.abc.AbstractTokenProvider):  # type: ignore[misc]
+    async def token(self) -> str:
+        return "a.b.c"
+
+
+def takes_tokens_of(provider: object) -> bool:
+    """test_oauth_clients authenticates with them."""
+    given = ProducerConfig.of(
+        bootstrap_servers="h:1",
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="OAUTHBEARER",
+        sasl_oauth_token_provider=provider,
+    )
+    return given.sasl_oauth_token_provider is provider
 
 
 def table_of_differences() -> dict[str, str]:
@@ -98,30 +115,32 @@ def test_the_producers_calls(broker: DevBroker) -> None:
                 await producer.send("orders", b"in a block", partition=0)
 
         delivered: list[Any] = []
-        called = await call_all(
-            {
-                "start": producer.start,
-                "partitions_for": lambda: producer.partitions_for("orders"),
-                "leave_partition": lambda: producer.leave_partition("orders"),
-                "begin_transaction": producer.begin_transaction,
-                "send": lambda: producer.send("orders", b"one", partition=0),
-                "send_nowait": lambda: producer.send_nowait(
-                    "orders", b"two", partition=0, on_delivery=lambda *outcome: delivered.append(outcome)
-                ),
-                "send_and_wait": lambda: producer.send_and_wait("orders", b"three", partition=0),
-                "send_offsets_to_transaction": lambda: producer.send_offsets_to_transaction(
-                    {T0: 1, T1: 2}, "names"
-                ),
-                "flush": producer.flush,
-                "commit_transaction": producer.commit_transaction,
-                "transaction": block,
-                "metrics": producer.metrics,
-                "measurements": producer.measurements,
-            }
-        )
-        producer.begin_transaction()
-        await producer.abort_transaction()
-        await producer.stop()
+        try:
+            called = await call_all(
+                {
+                    "start": producer.start,
+                    "partitions_for": lambda: producer.partitions_for("orders"),
+                    "leave_partition": lambda: producer.leave_partition("orders"),
+                    "begin_transaction": producer.begin_transaction,
+                    "send": lambda: producer.send("orders", b"one", partition=0),
+                    "send_nowait": lambda: producer.send_nowait(
+                        "orders", b"two", partition=0, on_delivery=lambda *outcome: delivered.append(outcome)
+                    ),
+                    "send_and_wait": lambda: producer.send_and_wait("orders", b"three", partition=0),
+                    "send_offsets_to_transaction": lambda: producer.send_offsets_to_transaction(
+                        {T0: 1, T1: 2}, "names"
+                    ),
+                    "flush": producer.flush,
+                    "commit_transaction": producer.commit_transaction,
+                    "transaction": block,
+                    "metrics": producer.metrics,
+                    "measurements": producer.measurements,
+                }
+            )
+            producer.begin_transaction()
+            await producer.abort_transaction()
+        finally:
+            await producer.stop()
         assert called.keys() | {"abort_transaction", "stop"} == names_of_ours("Producer")
         assert called["partitions_for"] == 2
         assert (await called["send"]).offset == 0
@@ -377,6 +396,7 @@ def test_the_differences_are_the_documented_ones(broker: DevBroker) -> None:
         and ConsumerConfig.of(bootstrap_servers="h:1").auto_offset_reset == "latest",
         "partitioner": bool(ProducerConfig.of(bootstrap_servers="h:1", partitioner="consistent_random")),
         "Backpressure": buffer,
+        "OAuth tokens": all(takes_tokens_of(provider) for provider in (TokensOfAiokafka(), lambda: "a.b.c")),
     }
     assert checks.keys() == table_of_differences().keys()
 

@@ -83,14 +83,13 @@ def test_librdkafka_and_kafka_python_read_what_was_sent(broker: OneBroker, topic
         assert message.key() == (None if int(n) % 3 else b"key-" + n)
     if codec not in ("none", "gzip"):
         return  # kafka-python would need further libraries for the others
-    consumer = kafka.KafkaConsumer(
+    with kafka.KafkaConsumer(
         topic,
         bootstrap_servers=broker.bootstrap,
         auto_offset_reset="earliest",
         consumer_timeout_ms=WAIT_S * 1000,
-    )
-    read_by_python = {(r.partition, r.offset): r.value for r in islice(consumer, len(sent))}
-    consumer.close()
+    ) as consumer:
+        read_by_python = {(r.partition, r.offset): r.value for r in islice(consumer, len(sent))}
     assert read_by_python == sent
 
 
@@ -340,23 +339,23 @@ def test_a_producer_works_after_cancelled_sends(broker: OneBroker, topic: str) -
 
     async def send() -> None:
         for steps in range(12):
-            producer = Producer(bootstrap_servers=broker.bootstrap, buffer_memory=3_000, linger_ms=1)
+            async with Producer(
+                bootstrap_servers=broker.bootstrap, buffer_memory=3_000, linger_ms=1
+            ) as producer:
 
-            async def use(producer: Producer = producer) -> None:
-                await producer.start()
-                for n in range(20):
-                    future = await producer.send(topic, b"%d" % n + b"x" * 500)
-                await future
-                await producer.flush()
+                async def use(producer: Producer = producer) -> None:
+                    for n in range(20):
+                        future = await producer.send(topic, b"%d" % n + b"x" * 500)
+                    await future
+                    await producer.flush()
 
-            task = asyncio.create_task(use())
-            for _ in range(steps * 2):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            if steps:
-                assert (await producer.send_and_wait(topic, b"well")).offset >= 0
-            await producer.stop()
+                task = asyncio.create_task(use())
+                for _ in range(steps * 2):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                if steps:
+                    assert (await producer.send_and_wait(topic, b"well")).offset >= 0
 
     asyncio.run(send())
 

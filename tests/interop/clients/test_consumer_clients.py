@@ -86,35 +86,33 @@ class OtherMember:
         self._thread.start()
 
     def _confluent(self, broker: OneBroker, group: str, topic: str, strategy: str) -> None:
-        consumer = ConfluentConsumer(
+        with ConfluentConsumer(
             {
                 "bootstrap.servers": broker.bootstrap,
                 "group.id": group,
                 "partition.assignment.strategy": strategy,
                 "heartbeat.interval.ms": 300,
             }
-        )
-        consumer.subscribe([topic])
-        while not self._stop.is_set():
-            consumer.poll(0.05)
-            self.share = {place.partition for place in consumer.assignment()}
-        consumer.close()
+        ) as consumer:
+            consumer.subscribe([topic])
+            while not self._stop.is_set():
+                consumer.poll(0.05)
+                self.share = {place.partition for place in consumer.assignment()}
 
     def _kafka_python(self, broker: OneBroker, group: str, topic: str, strategy: str) -> None:
         assignors = {
             "range": kafka.coordinator.assignors.range.RangePartitionAssignor,
         }
-        consumer = kafka.KafkaConsumer(
+        with kafka.KafkaConsumer(
             topic,
             bootstrap_servers=broker.bootstrap,
             group_id=group,
             partition_assignment_strategy=[assignors[strategy]],
             heartbeat_interval_ms=300,
-        )
-        while not self._stop.is_set():
-            consumer.poll(50)
-            self.share = {place.partition for place in consumer.assignment()}
-        consumer.close()
+        ) as consumer:
+            while not self._stop.is_set():
+                consumer.poll(50)
+                self.share = {place.partition for place in consumer.assignment()}
 
     def stop(self) -> None:
         self._stop.set()
@@ -236,10 +234,9 @@ def test_commits_cover_the_processed_records_and_other_clients_read_them(
             assert figures["commit-latency-max"] >= figures["commit-latency-avg"] > 0
             assert figures["commit-sync-time-ns-total"] > 0
             assert figures["assigned-partitions"] == PARTITIONS
-        other = ConfluentConsumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
-        places = other.committed([ConfluentTopicPartition(topic, n) for n in (1, 2)], timeout=30)
-        assert [(p.offset, p.metadata or "") for p in places] == [(4, "a note"), (7, "")]
-        other.close()
+        with ConfluentConsumer({"bootstrap.servers": broker.bootstrap, "group.id": group}) as other:
+            places = other.committed([ConfluentTopicPartition(topic, n) for n in (1, 2)], timeout=30)
+            assert [(p.offset, p.metadata or "") for p in places] == [(4, "a note"), (7, "")]
 
     asyncio.run(run())
 

@@ -65,19 +65,17 @@ def test_the_command_serves_until_sigterm_and_keeps_its_folder(tmp_path: Path) -
             cpu = psutil.Process(process.pid).cpu_times()
             assert cpu.user + cpu.system < START_CPU_S_MAX
             bootstrap = line.removeprefix("ready bootstrap=")
-            consumer = kafka.KafkaConsumer(
+            with kafka.KafkaConsumer(
                 "orders",
                 bootstrap_servers=bootstrap,
                 auto_offset_reset="earliest",
                 consumer_timeout_ms=WAIT_S * 1000 if expected else 50,
-            )
-            assert [record.value for record in islice(consumer, 1)] == expected
-            if expected:
-                assert sum(consumer.end_offsets(consumer.assignment()).values()) == 1
-            consumer.close()
-            producer = kafka.KafkaProducer(bootstrap_servers=bootstrap)
-            producer.send("orders", b"kept").get(WAIT_S)
-            producer.close()
+            ) as consumer:
+                assert [record.value for record in islice(consumer, 1)] == expected
+                if expected:
+                    assert sum(consumer.end_offsets(consumer.assignment()).values()) == 1
+            with kafka.KafkaProducer(bootstrap_servers=bootstrap) as producer:
+                producer.send("orders", b"kept").get(WAIT_S)
         finally:
             process.terminate()
             process.communicate(timeout=WAIT_S)
@@ -87,9 +85,8 @@ def test_the_command_serves_until_sigterm_and_keeps_its_folder(tmp_path: Path) -
 def test_all_three_clients_write_what_the_others_read_in_groups_and_transactions(
     broker: DevBroker, topic: str
 ) -> None:
-    kafka_python = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap, acks="all")
-    assert kafka_python.send(topic, b"1").get(WAIT_S).offset == 0
-    kafka_python.close()
+    with kafka.KafkaProducer(bootstrap_servers=broker.bootstrap, acks="all") as kafka_python:
+        assert kafka_python.send(topic, b"1").get(WAIT_S).offset == 0
 
     async def by_aiokafka() -> None:
         async with AIOKafkaProducer(
@@ -112,16 +109,15 @@ def test_all_three_clients_write_what_the_others_read_in_groups_and_transactions
     assert (records[1].key, tuple(records[1].headers)) == (b"k", (("h", b"v"),))
     uncommitted = broker.records(topic, committed=False)
     assert [record.value for record in uncommitted] == [b"1", b"2", b"aborted", b"3"]
-    consumer = Consumer(
+    with Consumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": topic, "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe([topic])
-    read: list[bytes | None] = []
-    deadline = time.monotonic() + WAIT_S
-    while len(read) < 3 and time.monotonic() < deadline:
-        if (message := consumer.poll(0.1)) is not None:
-            read.append(message.value())
-    consumer.close()
+    ) as consumer:
+        consumer.subscribe([topic])
+        read: list[bytes | None] = []
+        deadline = time.monotonic() + WAIT_S
+        while len(read) < 3 and time.monotonic() < deadline:
+            if (message := consumer.poll(0.1)) is not None:
+                read.append(message.value())
     assert read == [b"1", b"2", b"3"]
 
 
@@ -153,16 +149,17 @@ def test_an_injected_error_applies_to_the_given_number_of_requests_and_a_client_
 def test_an_injected_error_is_kafkas_error_for_a_client_that_does_not_retry(
     broker: DevBroker, topic: str
 ) -> None:
-    producer = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap, retries=0, enable_idempotence=False)
-    with broker.fail("PRODUCE", "NOT_LEADER_OR_FOLLOWER"), pytest.raises(NotLeaderForPartitionError):
-        producer.send(topic, b"refused").get(WAIT_S)
-    with (
-        broker.fail("PRODUCE", "TOPIC_AUTHORIZATION_FAILED"),
-        pytest.raises(TopicAuthorizationFailedError),
-    ):
-        producer.send(topic, b"refused too").get(WAIT_S)
-    assert producer.send(topic, b"taken").get(WAIT_S).offset == 0
-    producer.close()
+    with kafka.KafkaProducer(
+        bootstrap_servers=broker.bootstrap, retries=0, enable_idempotence=False
+    ) as producer:
+        with broker.fail("PRODUCE", "NOT_LEADER_OR_FOLLOWER"), pytest.raises(NotLeaderForPartitionError):
+            producer.send(topic, b"refused").get(WAIT_S)
+        with (
+            broker.fail("PRODUCE", "TOPIC_AUTHORIZATION_FAILED"),
+            pytest.raises(TopicAuthorizationFailedError),
+        ):
+            producer.send(topic, b"refused too").get(WAIT_S)
+        assert producer.send(topic, b"taken").get(WAIT_S).offset == 0
 
 
 def test_after_a_lost_response_only_an_idempotent_producer_writes_once(broker: DevBroker, topic: str) -> None:
@@ -186,29 +183,29 @@ def test_a_dropped_request_was_not_done(broker: DevBroker, topic: str) -> None:
 
 
 def test_injected_latency_applies_until_it_is_removed(broker: DevBroker, topic: str) -> None:
-    producer = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap)
-    producer.send(topic, b"0").get(WAIT_S)
+    with kafka.KafkaProducer(bootstrap_servers=broker.bootstrap) as producer:
+        producer.send(topic, b"0").get(WAIT_S)
 
-    def took_s() -> float:
-        began = time.monotonic()
-        producer.send(topic, b"1").get(WAIT_S)
-        return time.monotonic() - began
+        def took_s() -> float:
+            began = time.monotonic()
+            producer.send(topic, b"1").get(WAIT_S)
+            return time.monotonic() - began
 
-    with broker.delay("PRODUCE", 0.4, topic=topic) as fault:
-        assert took_s() >= 0.4
-        assert fault.hits >= 1
-    with broker.delay("PRODUCE", 3600, topic=topic):
-        pass
-    assert took_s() < WAIT_S, "it is removed"
-    with broker.delay("FIND_COORDINATOR", 0.3) as fault:  # handled in a task, unlike Produce
-        consumer = kafka.KafkaConsumer(topic, bootstrap_servers=broker.bootstrap, group_id=topic)
-        began = time.monotonic()
-        while not consumer.assignment() and time.monotonic() - began < WAIT_S:
-            consumer.poll(100)
-        assert fault.hits >= 1
-        assert time.monotonic() - began >= 0.3
-        consumer.close()
-    producer.close()
+        with broker.delay("PRODUCE", 0.4, topic=topic) as fault:
+            assert took_s() >= 0.4
+            assert fault.hits >= 1
+        with broker.delay("PRODUCE", 3600, topic=topic):
+            pass
+        assert took_s() < WAIT_S, "it is removed"
+        with (
+            broker.delay("FIND_COORDINATOR", 0.3) as fault,  # handled in a task, unlike Produce
+            kafka.KafkaConsumer(topic, bootstrap_servers=broker.bootstrap, group_id=topic) as consumer,
+        ):
+            began = time.monotonic()
+            while not consumer.assignment() and time.monotonic() - began < WAIT_S:
+                consumer.poll(100)
+            assert fault.hits >= 1
+            assert time.monotonic() - began >= 0.3
 
 
 def test_errors_of_a_coordinator_are_its_apis_own(broker: DevBroker, topic: str) -> None:
@@ -259,17 +256,16 @@ def test_a_broker_continues_after_the_end_of_the_thread_that_started_it(
 
 
 def test_a_paused_broker_responds_when_it_is_resumed(broker: DevBroker, topic: str) -> None:
-    producer = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap)
-    producer.send(topic, b"0").get(WAIT_S)
-    broker.pause()
-    held = producer.send(topic, b"1")
-    timer = threading.Timer(0.5, broker.resume)
-    began = time.monotonic()
-    timer.start()
-    assert held.get(WAIT_S).offset == 1
-    assert time.monotonic() - began >= 0.4
-    timer.join()
-    producer.close()
+    with kafka.KafkaProducer(bootstrap_servers=broker.bootstrap) as producer:
+        producer.send(topic, b"0").get(WAIT_S)
+        broker.pause()
+        held = producer.send(topic, b"1")
+        timer = threading.Timer(0.5, broker.resume)
+        began = time.monotonic()
+        timer.start()
+        assert held.get(WAIT_S).offset == 1
+        assert time.monotonic() - began >= 0.4
+        timer.join()
 
 
 def test_errors_name_the_cause(broker: DevBroker, topic: str) -> None:

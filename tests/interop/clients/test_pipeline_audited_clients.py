@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import closing
 from itertools import count
 from typing import Any
 
@@ -205,21 +206,22 @@ def test_transactions_count_when_committed(broker: OneBroker) -> None:
 def test_kafka_python_counts_acknowledged_records(broker: OneBroker, transactional: bool) -> None:
     line = Line(broker.bootstrap)
     more = {"transactional_id": line.topic} if transactional else {}
-    producer = AuditedKafkaPython(bootstrap_servers=line.bootstrap, audit=line.options(), **more)
-    if transactional:
-        producer.init_transactions()
-        for commit in (False, True):
-            producer.begin_transaction()
+    with closing(
+        AuditedKafkaPython(bootstrap_servers=line.bootstrap, audit=line.options(), **more)
+    ) as producer:
+        if transactional:
+            producer.init_transactions()
+            for commit in (False, True):
+                producer.begin_transaction()
+                for number in range(100):
+                    producer.send(line.topic, b"v%d" % number, headers=[("own", b"1")])
+                (producer.commit_transaction if commit else producer.abort_transaction)()
+        else:
             for number in range(100):
                 producer.send(line.topic, b"v%d" % number, headers=[("own", b"1")])
-            (producer.commit_transaction if commit else producer.abort_transaction)()
-    else:
-        for number in range(100):
-            producer.send(line.topic, b"v%d" % number, headers=[("own", b"1")])
-        producer.flush(30)
-        with pytest.raises(TypeError):
-            producer.send(line.topic, 17)
-    producer.close(timeout=30)
+            producer.flush(30)
+            with pytest.raises(TypeError):
+                producer.send(line.topic, 17)
     line.assert_told_is_held(100)
 
 

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
@@ -153,18 +154,17 @@ def librdkafka_produces(cluster: LocalCluster, name: str, acks: int) -> tuple[fl
 def kafka_python_produces(cluster: LocalCluster, name: str) -> float:
     meter = Meter()
     logging.getLogger("kafka.net.connection").setLevel(logging.ERROR)  # else it warns of every wait
-    producer = KafkaProducer(
+    with KafkaProducer(
         bootstrap_servers=cluster.bootstrap,
         client_id=name,
         acks=1,
         enable_idempotence=False,
         batch_size=16_384,
         max_in_flight_requests_per_connection=1,
-    )
-    while not meter.is_full:
-        producer.send("t", b"v" * 8000, partition=0).get(timeout=90)
-        meter.add(8100)
-    producer.close(timeout=10)
+    ) as producer:
+        while not meter.is_full:
+            producer.send("t", b"v" * 8000, partition=0).get(timeout=90)
+            meter.add(8100)
     return meter.rate()
 
 
@@ -202,7 +202,7 @@ def fifty_produce(cluster: LocalCluster, name: str) -> float:
 
 def librdkafka_consumes(cluster: LocalCluster, name: str) -> tuple[float, int]:
     meter, throttle = Meter(), Throttle()
-    consumer = Consumer(
+    with Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
             "client.id": name,
@@ -214,13 +214,12 @@ def librdkafka_consumes(cluster: LocalCluster, name: str) -> tuple[float, int]:
             "statistics.interval.ms": 200,
             "stats_cb": throttle,
         }
-    )
-    consumer.assign([TopicPartition("full", 0, 0)])
-    while not meter.is_full:
-        message = consumer.poll(0.05)
-        if message is not None and message.error() is None:
-            meter.add(len(message.value() or b"") + 10)
-    consumer.close()
+    ) as consumer:
+        consumer.assign([TopicPartition("full", 0, 0)])
+        while not meter.is_full:
+            message = consumer.poll(0.05)
+            if message is not None and message.error() is None:
+                meter.add(len(message.value() or b"") + 10)
     return meter.rate(), throttle.most_ms
 
 
@@ -263,10 +262,10 @@ def test_an_admin_client_sends_nothing_while_it_is_throttled(cluster: LocalClust
     passed: list[tuple[str, float]] = []
 
     async def carry(direction: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            passed.append((direction, time.monotonic()))
-            writer.write(data)
-        writer.close()
+        with closing(writer):
+            while data := await reader.read(65536):
+                passed.append((direction, time.monotonic()))
+                writer.write(data)
 
     async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         behind, there = await asyncio.open_connection(broker.host, broker.port)

@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jwt
 import pytest
@@ -359,6 +359,14 @@ def test_half_open_handshakes_delay_no_other_client(served: Served) -> None:
             sock.close()
 
 
+async def transports_closed() -> None:
+    """Under TLS they are only once the broker has answered the end of the session."""
+    loop: Any = asyncio.get_running_loop()
+    async with asyncio.timeout(60):
+        while len(loop._selector.get_map()) > 1:  # noqa: ASYNC110 - the loop's own is one
+            await asyncio.sleep(0.01)
+
+
 def test_the_operator_connects_with_its_current_certificate(served: Served) -> None:
     certified, nameless = (served.place.client(mechanism=None, certificate=own) for own in (True, False))
     missing = {**certified, "ssl.keystore.location": "/nowhere"}
@@ -372,6 +380,7 @@ def test_the_operator_connects_with_its_current_certificate(served: Served) -> N
                 seen.append((state.reachable, state.problem))
         finally:
             await admin.close()
+            await transports_closed()
         return seen
 
     first, without, unreadable, last = asyncio.run(look())

@@ -115,10 +115,9 @@ def test_headers_keys_and_timestamps_make_a_round_trip(bootstrap: str, topic: st
     )
     producer.produce(topic, None, b"tombstone")
     assert producer.flush(90) == 0
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
-    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-    first, second = take(consumer, 2)
-    consumer.close()
+    with Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"}) as consumer:
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        first, second = take(consumer, 2)
     assert (first.key(), first.value(), first.timestamp()[1]) == (b"k", b"v", 1_700_000_000_123)
     assert first.headers() == [("a", b"1"), ("a", b"2"), ("empty", None)]
     assert (second.key(), second.value()) == (b"tombstone", None)
@@ -146,14 +145,13 @@ def test_a_too_large_record_is_rejected_and_the_connection_stays_open(bootstrap:
 
 def test_a_waiting_consumer_gets_a_record_long_before_its_poll_ends(bootstrap: str, topic: str) -> None:
     patient = {"fetch.wait.max.ms": 290_000, "socket.timeout.ms": 300_000}  # longer than `take` waits
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", **patient})
-    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-    assert consumer.poll(0.5) is None
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
-    producer.produce(topic, b"now")
-    producer.flush(90)
-    assert [m.value() for m in take(consumer, 1)] == [b"now"]
-    consumer.close()
+    with Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", **patient}) as consumer:
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        assert consumer.poll(0.5) is None
+        producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+        producer.produce(topic, b"now")
+        producer.flush(90)
+        assert [m.value() for m in take(consumer, 1)] == [b"now"]
 
 
 def test_offsets_are_found_by_time(bootstrap: str, topic: str) -> None:
@@ -161,13 +159,14 @@ def test_offsets_are_found_by_time(bootstrap: str, topic: str) -> None:
     for i in range(10):
         producer.produce(topic, b"%d" % i, timestamp=1_700_000_000_000 + i * 1000)
         assert producer.flush(90) == 0
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
-    asked = [1_600_000_000_000, 1_700_000_003_500, 1_700_000_009_000, 1_800_000_000_000]
-    found = [consumer.offsets_for_times([TopicPartition(topic, 0, at)], timeout=60)[0].offset for at in asked]
-    assert found[:3] == [0, 4, 9]
-    assert found[3] < 0 or found[3] == 10, "beyond the end"
-    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=60) == (0, 10)
-    consumer.close()
+    with Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"}) as consumer:
+        asked = [1_600_000_000_000, 1_700_000_003_500, 1_700_000_009_000, 1_800_000_000_000]
+        found = [
+            consumer.offsets_for_times([TopicPartition(topic, 0, at)], timeout=60)[0].offset for at in asked
+        ]
+        assert found[:3] == [0, 4, 9]
+        assert found[3] < 0 or found[3] == 10, "beyond the end"
+        assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=60) == (0, 10)
 
 
 def test_an_unknown_topic_is_created_by_its_first_producer(bootstrap: str) -> None:
@@ -195,42 +194,40 @@ def test_a_group_shares_partitions_commits_and_continues_there(bootstrap: str) -
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
     }
-    one, two = Consumer(settings), Consumer(settings)
-    one.subscribe([topic])
-    two.subscribe([topic])
+    with Consumer(settings) as one:
+        one.subscribe([topic])
+        with Consumer(settings) as two:
+            two.subscribe([topic])
 
-    def shared() -> bool:
-        one.poll(0.1)
-        two.poll(0.1)
-        return len(one.assignment()) == 2 and len(two.assignment()) == 2
+            def shared() -> bool:
+                one.poll(0.1)
+                two.poll(0.1)
+                return len(one.assignment()) == 2 and len(two.assignment()) == 2
 
-    assert wait_until(shared, timeout_s=90)
-    assert {p.partition for c in (one, two) for p in c.assignment()} == {0, 1, 2, 3}
+            assert wait_until(shared, timeout_s=90)
+            assert {p.partition for c in (one, two) for p in c.assignment()} == {0, 1, 2, 3}
 
-    producer = Producer({"bootstrap.servers": bootstrap})
-    for i in range(400):
-        producer.produce(topic, b"%d" % i, partition=i % 4)
-    assert producer.flush(90) == 0
-    got = {m.value() for c in (one, two) for m in take(c, 200)}
-    assert got == {b"%d" % i for i in range(400)}
-    for consumer in (one, two):
-        consumer.commit(asynchronous=False)
-    two.close()
-    assert wait_until(lambda: one.poll(0.1) is None and len(one.assignment()) == 4, timeout_s=90)
-    one.close()
+            producer = Producer({"bootstrap.servers": bootstrap})
+            for i in range(400):
+                producer.produce(topic, b"%d" % i, partition=i % 4)
+            assert producer.flush(90) == 0
+            got = {m.value() for c in (one, two) for m in take(c, 200)}
+            assert got == {b"%d" % i for i in range(400)}
+            for consumer in (one, two):
+                consumer.commit(asynchronous=False)
+        assert wait_until(lambda: one.poll(0.1) is None and len(one.assignment()) == 4, timeout_s=90)
 
     client = admin(bootstrap)
     listed = {g.group_id for g in client.list_consumer_groups().result(60).valid}
     assert group in listed
-    again = Consumer(settings)
-    committed = again.committed([TopicPartition(topic, p) for p in range(4)], timeout=60)
-    assert [p.offset for p in committed] == [100] * 4
-    again.subscribe([topic])
-    assert wait_until(lambda: again.poll(0.1) is None and len(again.assignment()) == 4, timeout_s=90)
-    producer.produce(topic, b"new", partition=2)
-    producer.flush(90)
-    assert [m.value() for m in take(again, 1)] == [b"new"]
-    again.close()
+    with Consumer(settings) as again:
+        committed = again.committed([TopicPartition(topic, p) for p in range(4)], timeout=60)
+        assert [p.offset for p in committed] == [100] * 4
+        again.subscribe([topic])
+        assert wait_until(lambda: again.poll(0.1) is None and len(again.assignment()) == 4, timeout_s=90)
+        producer.produce(topic, b"new", partition=2)
+        producer.flush(90)
+        assert [m.value() for m in take(again, 1)] == [b"new"]
 
 
 # --- administration ----------------------------------------------------------------------------------
@@ -312,30 +309,28 @@ def test_the_broker_describes_itself_and_the_cluster(bootstrap: str) -> None:
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 @pytest.mark.parametrize("codec", [None, "gzip"])
 def test_kafka_python_round_trips(bootstrap: str, topic: str, codec: str | None, acks: int | str) -> None:
-    producer = kafka.KafkaProducer(
+    with kafka.KafkaProducer(
         bootstrap_servers=bootstrap, acks=acks, compression_type=codec, enable_idempotence=acks == "all"
-    )
-    for value in values():
-        producer.send(topic, value)
-    producer.flush(90)
-    producer.close()
+    ) as producer:
+        for value in values():
+            producer.send(topic, value)
+        producer.flush(90)
     assert read_with_kafka_python(bootstrap, topic, COUNT) == values()
 
 
 def read_with_kafka_python(bootstrap: str, topic: str, count: int, **settings: Any) -> list[bytes]:
-    consumer = kafka.KafkaConsumer(
+    with kafka.KafkaConsumer(
         topic,
         bootstrap_servers=bootstrap,
         auto_offset_reset="earliest",
         consumer_timeout_ms=90_000,
         **settings,
-    )
-    got: list[bytes] = []
-    for record in consumer:
-        got.append(record.value)
-        if len(got) == count:
-            break
-    consumer.close()
+    ) as consumer:
+        got: list[bytes] = []
+        for record in consumer:
+            got.append(record.value)
+            if len(got) == count:
+                break
     return got
 
 
@@ -351,11 +346,12 @@ def test_a_group_of_kafka_python(bootstrap: str, topic: str) -> None:
 def test_producers_of_the_old_message_formats_are_converted(
     bootstrap: str, topic: str, version: tuple[int, int]
 ) -> None:
-    producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, api_version=version, compression_type="gzip")
-    for value in values():
-        producer.send(topic, value)
-    producer.flush(90)
-    producer.close()
+    with kafka.KafkaProducer(
+        bootstrap_servers=bootstrap, api_version=version, compression_type="gzip"
+    ) as producer:
+        for value in values():
+            producer.send(topic, value)
+        producer.flush(90)
     assert consume(bootstrap, topic, COUNT) == values()
 
 

@@ -43,28 +43,34 @@ class Modern(threading.Thread):
 
     def __init__(self, broker: OneBroker, group: str, topic: str) -> None:
         super().__init__(daemon=True)
-        self._consumer = ConfluentConsumer(
-            {
+        self._settings: dict[str, str] = {
                 "bootstrap.servers": broker.bootstrap, "group.id": group, "auto.offset.reset": "earliest",
                 "partition.assignment.strategy": "range",
-            }
-        )  # fmt: skip
-        self._consumer.subscribe([topic])
+            }  # fmt: skip
+        self._topic = topic
         self._leaving = threading.Event()
         self.values: list[int] = []
         self.partitions: list[int] = []
 
     def run(self) -> None:
-        while not self._leaving.is_set():
-            for message in self._consumer.consume(100, 0.1):
-                assert message.error() is None, message.error()
-                self.values.append(int(message.value()))
-            self.partitions = [each.partition for each in self._consumer.assignment()]
-        self._consumer.close()
+        with ConfluentConsumer(self._settings) as consumer:
+            consumer.subscribe([self._topic])
+            while not self._leaving.is_set():
+                for message in consumer.consume(100, 0.1):
+                    assert message.error() is None, message.error()
+                    self.values.append(int(message.value()))
+                self.partitions = [each.partition for each in consumer.assignment()]
 
     def leave(self) -> None:
         self._leaving.set()
         self.join(60)
+
+    def __enter__(self) -> Modern:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
 
 
 def reading(streams: list[KafkaStream]) -> tuple[list[list[tuple[int, int]]], list[threading.Thread]]:
@@ -87,39 +93,37 @@ def _append(stream: KafkaStream, into: list[tuple[int, int]]) -> None:
 def test_a_connector_and_a_current_client_share_a_group(broker: OneBroker) -> None:
     make_topic(broker, "shared")
     produce(broker, "shared", 0, 600)
-    connector = ConsumerConnector(
+    with ConsumerConnector(
         bootstrap_servers=broker.bootstrap, group_id="both", auto_offset_reset="smallest",
         auto_commit_interval_ms=200,
-    )  # fmt: skip
-    streams = connector.create_message_streams({"shared": 4}, value_decoder=StringDecoder())["shared"]
-    seen, threads = reading(streams)
+    ) as connector:  # fmt: skip
+        streams = connector.create_message_streams({"shared": 4}, value_decoder=StringDecoder())["shared"]
+        seen, threads = reading(streams)
 
-    def ours() -> list[int]:
-        return [value for of_stream in seen for _, value in of_stream]
+        def ours() -> list[int]:
+            return [value for of_stream in seen for _, value in of_stream]
 
-    assert wait_until(lambda: len(ours()) == 600, timeout_s=60), len(ours())
-    assert [{partition for partition, _ in of_stream} for of_stream in seen] == [{0, 1}, {2, 3}, {4}, {5}]
+        assert wait_until(lambda: len(ours()) == 600, timeout_s=60), len(ours())
+        assert [{partition for partition, _ in of_stream} for of_stream in seen] == [{0, 1}, {2, 3}, {4}, {5}]
 
-    modern = Modern(broker, "both", "shared")
-    modern.start()
-    assert wait_until(lambda: len(modern.partitions) == PARTITIONS // 2, timeout_s=60), modern.partitions
-    produce(broker, "shared", 600, 600)
-    everything = lambda: Counter(ours() + modern.values)  # noqa: E731
-    assert wait_until(lambda: len(everything()) == 1200, timeout_s=60), len(everything())
-    assert len(modern.values) == 300
-    modern.leave()
-    produce(broker, "shared", 1200, 300)
-    assert wait_until(lambda: len(everything()) == 1500, timeout_s=60), len(everything())
-    connector.shutdown()
+        with Modern(broker, "both", "shared") as modern:
+            assert wait_until(lambda: len(modern.partitions) == PARTITIONS // 2, timeout_s=60), (
+                modern.partitions
+            )
+            produce(broker, "shared", 600, 600)
+            everything = lambda: Counter(ours() + modern.values)  # noqa: E731
+            assert wait_until(lambda: len(everything()) == 1200, timeout_s=60), len(everything())
+            assert len(modern.values) == 300
+        produce(broker, "shared", 1200, 300)
+        assert wait_until(lambda: len(everything()) == 1500, timeout_s=60), len(everything())
     for thread in threads:
         thread.join(30)
         assert not thread.is_alive()
     assert set(everything().values()) == {1}
 
-    asker = ConfluentConsumer({"bootstrap.servers": broker.bootstrap, "group.id": "both"})
-    partitions = [ConfluentTopicPartition("shared", number) for number in range(PARTITIONS)]
-    assert [each.offset for each in asker.committed(partitions, 30)] == [250] * PARTITIONS
-    asker.close()
+    with ConfluentConsumer({"bootstrap.servers": broker.bootstrap, "group.id": "both"}) as asker:
+        partitions = [ConfluentTopicPartition("shared", number) for number in range(PARTITIONS)]
+        assert [each.offset for each in asker.committed(partitions, 30)] == [250] * PARTITIONS
 
 
 def test_buffered_messages_of_a_slow_stream_are_dropped_with_its_partition(broker: OneBroker) -> None:
@@ -131,13 +135,11 @@ def test_buffered_messages_of_a_slow_stream_are_dropped_with_its_partition(broke
     ) as connector:
         (stream,) = connector.create_message_streams({"held": 1})["held"]
         taken = [int(next(stream).message) for _ in range(10)]
-        modern = Modern(broker, "held", "held")
-        modern.start()
-        assert wait_until(lambda: len(modern.partitions) == PARTITIONS // 2, timeout_s=60)
-        seen, _ = reading([stream])
-        values = lambda: taken + [value for _, value in seen[0]] + modern.values  # noqa: E731
-        assert wait_until(lambda: len(set(values())) == 6000, timeout_s=60), len(values())
-        modern.leave()
+        with Modern(broker, "held", "held") as modern:
+            assert wait_until(lambda: len(modern.partitions) == PARTITIONS // 2, timeout_s=60)
+            seen, _ = reading([stream])
+            values = lambda: taken + [value for _, value in seen[0]] + modern.values  # noqa: E731
+            assert wait_until(lambda: len(set(values())) == 6000, timeout_s=60), len(values())
     assert len(values()) == 6000
 
 

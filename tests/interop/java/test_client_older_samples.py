@@ -108,14 +108,14 @@ class ByLength:
 
 def test_the_producer_its_encoder_and_its_partitioner(brokers: Brokers082, side: Side) -> None:
     config = {**by_broker_list(side), "serializer.class": UpperCase, "partitioner.class": ByLength}
-    producer = Producer(config)
-    # Sends the data, partitioned by key to the topic using the synchronous or the asynchronous producer
-    producer.send(ProducerData("sent", "ab", ["even"]))
-    producer.send(ProducerData("sent", "a", "odd"))
-    # Sends a list of data, partitioned by key to the topic
-    producer.send([ProducerData("sent", "a", ["one", "two"]), ProducerData("sent", "abcd", ["three"])])
-    # Closes the producer and cleans up
-    producer.close()
+    with Producer(config) as producer:
+        # Sends the data, partitioned by key to the topic using the synchronous or the asynchronous producer
+        producer.send(ProducerData("sent", "ab", ["even"]))
+        producer.send(ProducerData("sent", "a", "odd"))
+        # Sends a list of data, partitioned by key to the topic
+        producer.send([ProducerData("sent", "a", ["one", "two"]), ProducerData("sent", "abcd", ["three"])])
+        # Closes the producer and cleans up
+        producer.close()
     assert all_of(side, "sent") == [[b"EVEN", b"THREE"], [b"ODD", b"ONE", b"TWO"]]
     if side is brokers.ours:
         reported = brokers.clients.do("fetch", side.port, "sent", 1, 0)
@@ -131,11 +131,10 @@ def test_the_producer_its_encoder_and_its_partitioner(brokers: Brokers082, side:
 
 def test_a_message_set_is_published_and_read(brokers: Brokers082, side: Side) -> None:
     """003: "For efficiency, the producer can send a set of messages in a single publish request"."""
-    producer = Producer({"zk.connect": side.zookeeper, **ACKED})
-    message = Message(b"test message str")
-    messages = MessageSet(message, Message(b"keyed", b"k", 1_000))
-    producer.send("published", messages)
-    producer.close()
+    with Producer({"zk.connect": side.zookeeper, **ACKED}) as producer:
+        message = Message(b"test message str")
+        messages = MessageSet(message, Message(b"keyed", b"k", 1_000))
+        producer.send("published", messages)
     with SimpleConsumer("127.0.0.1", side.port) as consumer:
         found = [each for n in (0, 1) for each in consumer.fetch(FetchRequest("published", n, 0, 1 << 20))]
     assert {each.message.payload for each in found} == {b"test message str", b"keyed"}
@@ -147,29 +146,29 @@ def test_the_simple_consumer(brokers: Brokers082, side: Side) -> None:
     with Producer({**by_broker_list(side), "partitioner.class": lambda key, partitions: key % 2}) as producer:
         for n in range(10):
             producer.send(ProducerData(topic, n, b"%d" % n))
-    simple_consumer = SimpleConsumer("127.0.0.1", side.port, 30_000, 64 * 1024)
-    # Send fetch request to a broker and get back a set of messages.
-    byte_buffer_message_set = simple_consumer.fetch(FetchRequest(topic, 0, 0, 1 << 20))
-    assert isinstance(byte_buffer_message_set, ByteBufferMessageSet)
-    assert payloads(byte_buffer_message_set) == [b"0", b"2", b"4", b"6", b"8"]
-    assert [(each.offset, each.next_offset) for each in byte_buffer_message_set][-1] == (4, 5)
-    # Send a list of fetch requests to a broker and get back a response set.
-    fetches = [
-        FetchRequest(topic, 1, 3, 1 << 20),
-        FetchRequest(topic, 0, 4, 1 << 20),
-        FetchRequest(topic, 1, 4, 9),
-    ]
-    multi_fetch_response = simple_consumer.multifetch(fetches)
-    assert isinstance(multi_fetch_response, MultiFetchResponse)
-    assert [payloads(each) for each in multi_fetch_response] == [[b"7", b"9"], [b"8"], [b"9"]]
-    # Get a list of valid offsets (up to maxSize) before the given time, in descending order.
-    assert simple_consumer.get_offsets_before(topic, 0, OffsetRequest.LATEST_TIME, 2) == [5, 0]
-    assert simple_consumer.get_offsets_before(topic, 0, OffsetRequest.EARLIEST_TIME, 2) == [0]
-    # "a non-existent offset: it is given an OutOfRangeException and can either reset itself or fail" (5.5)
-    beyond = simple_consumer.fetch(FetchRequest(topic, 0, 99, 1 << 20))
-    with pytest.raises(OffsetOutOfRangeError, match="formats-0"):
-        list(beyond)
-    simple_consumer.close()
+    with SimpleConsumer("127.0.0.1", side.port, 30_000, 64 * 1024) as simple_consumer:
+        # Send fetch request to a broker and get back a set of messages.
+        byte_buffer_message_set = simple_consumer.fetch(FetchRequest(topic, 0, 0, 1 << 20))
+        assert isinstance(byte_buffer_message_set, ByteBufferMessageSet)
+        assert payloads(byte_buffer_message_set) == [b"0", b"2", b"4", b"6", b"8"]
+        assert [(each.offset, each.next_offset) for each in byte_buffer_message_set][-1] == (4, 5)
+        # Send a list of fetch requests to a broker and get back a response set.
+        fetches = [
+            FetchRequest(topic, 1, 3, 1 << 20),
+            FetchRequest(topic, 0, 4, 1 << 20),
+            FetchRequest(topic, 1, 4, 9),
+        ]
+        multi_fetch_response = simple_consumer.multifetch(fetches)
+        assert isinstance(multi_fetch_response, MultiFetchResponse)
+        assert [payloads(each) for each in multi_fetch_response] == [[b"7", b"9"], [b"8"], [b"9"]]
+        # Get a list of valid offsets (up to maxSize) before the given time, in descending order.
+        assert simple_consumer.get_offsets_before(topic, 0, OffsetRequest.LATEST_TIME, 2) == [5, 0]
+        assert simple_consumer.get_offsets_before(topic, 0, OffsetRequest.EARLIEST_TIME, 2) == [0]
+        # "a non-existent offset: it is given an OutOfRangeException and can either reset itself or
+        # fail" (5.5)
+        beyond = simple_consumer.fetch(FetchRequest(topic, 0, 99, 1 << 20))
+        with pytest.raises(OffsetOutOfRangeError, match="formats-0"):
+            list(beyond)
 
 
 def test_the_message_format_is_that_of_the_document(brokers: Brokers082, side: Side) -> None:
@@ -248,38 +247,41 @@ def test_the_consumer_connector(brokers: Brokers082, side: Side, coordinator: st
     }  # fmt: skip
     consumer_config = ConsumerConfig.of(settings)
     # create a connection to the cluster
-    connector = Consumer.create(consumer_config)
-    listener = Released(connector)
-    connector.set_consumer_rebalance_listener(listener)
-    # get a list of KafkaStreams: a map of <topic, #streams> to a map of <topic, list of message streams>
-    streams: dict[str, list[KafkaStream]] = connector.create_message_streams(
-        {topic: 1}, None, StringDecoder()
-    )
-    read: list[str] = []
+    with Consumer.create(consumer_config) as connector:
+        listener = Released(connector)
+        connector.set_consumer_rebalance_listener(listener)
+        # get a list of KafkaStreams: a map of <topic, #streams> to a map of <topic, list of message streams>
+        streams: dict[str, list[KafkaStream]] = connector.create_message_streams(
+            {topic: 1}, None, StringDecoder()
+        )
+        read: list[str] = []
 
-    def read_stream() -> None:
-        for each in streams[topic][0]:
-            read.append(each.message)  # noqa: PERF401 - looked at meanwhile
+        def read_stream() -> None:
+            for each in streams[topic][0]:
+                read.append(each.message)  # noqa: PERF401 - looked at meanwhile
 
-    reader = threading.Thread(target=read_stream, daemon=True)
-    reader.start()
-    with Producer({**by_broker_list(side), "partitioner.class": lambda key, partitions: key % 2}) as producer:
-        before = sum(map(len, all_of(side, topic)))
-        for n in range(4):
-            producer.send(ProducerData(topic, n, b"%d" % (before + n)))
-    wait_for(lambda: len(read) == before + 4, "all messages", lambda: read)
-    if coordinator == "zookeeper":
-        check_znodes(side, topic, group)
-    # Commit the offsets of all messages consumed so far.
-    connector.commit_offsets()
-    # a list of KafkaStreams, that iterate over messages from topics that match a TopicFilter
-    second = Consumer.create({**settings, "consumer.id": "two"})
-    filtered = second.create_message_streams_by_filter(Whitelist("stream.*"), 1, None, StringDecoder())
-    assert len(filtered) == 1
-    wait_for(lambda: {topic: {0, 1}} in listener.seen, "the listener", lambda: listener.seen)
-    second.shutdown()
-    # Shut down the connector
-    connector.shutdown()
+        reader = threading.Thread(target=read_stream, daemon=True)
+        reader.start()
+        with Producer(
+            {**by_broker_list(side), "partitioner.class": lambda key, partitions: key % 2}
+        ) as producer:
+            before = sum(map(len, all_of(side, topic)))
+            for n in range(4):
+                producer.send(ProducerData(topic, n, b"%d" % (before + n)))
+        wait_for(lambda: len(read) == before + 4, "all messages", lambda: read)
+        if coordinator == "zookeeper":
+            check_znodes(side, topic, group)
+        # Commit the offsets of all messages consumed so far.
+        connector.commit_offsets()
+        # a list of KafkaStreams, that iterate over messages from topics that match a TopicFilter
+        with Consumer.create({**settings, "consumer.id": "two"}) as second:
+            filtered = second.create_message_streams_by_filter(
+                Whitelist("stream.*"), 1, None, StringDecoder()
+            )
+            assert len(filtered) == 1
+            wait_for(lambda: {topic: {0, 1}} in listener.seen, "the listener", lambda: listener.seen)
+        # Shut down the connector
+        connector.shutdown()
     reader.join(60)
     assert not reader.is_alive()
     assert sorted(map(int, read)) == list(range(before + 4))

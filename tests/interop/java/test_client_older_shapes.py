@@ -189,15 +189,14 @@ def test_many_fetches_are_in_flight_and_a_lost_connection_is_opened_again(broker
 def read_by_confluent(
     port: int, topic: str, count: int, partitions: int
 ) -> list[tuple[int, bytes | None, bytes]]:
-    consumer = ConfluentConsumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "any"})
-    consumer.assign([ConfluentTopicPartition(topic, partition, 0) for partition in range(partitions)])
     found = []
-    until = time.monotonic() + 60
-    while len(found) < count and time.monotonic() < until:
-        for message in consumer.consume(count, 0.2):
-            assert message.error() is None, message.error()
-            found.append((message.partition(), message.key(), message.value()))
-    consumer.close()
+    with ConfluentConsumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "any"}) as consumer:
+        consumer.assign([ConfluentTopicPartition(topic, partition, 0) for partition in range(partitions)])
+        until = time.monotonic() + 60
+        while len(found) < count and time.monotonic() < until:
+            for message in consumer.consume(count, 0.2):
+                assert message.error() is None, message.error()
+                found.append((message.partition(), message.key(), message.value()))
     return found
 
 
@@ -237,12 +236,11 @@ def test_current_clients_read_the_producers_messages(brokers: Brokers082, kind: 
         assert all(len({partition for partition, k, _ in found if k == key}) == 1 for key in by_key)
     if codec != "gzip":
         return  # kafka-python has no other one here
-    reader = KafkaConsumer(
+    with KafkaConsumer(
         topic, bootstrap_servers=f"127.0.0.1:{brokers.ours.port}", auto_offset_reset="earliest",
         consumer_timeout_ms=60_000,
-    )  # fmt: skip
-    read = [next(reader) for _ in range(600)]
-    reader.close()
+    ) as reader:  # fmt: skip
+        read = [next(reader) for _ in range(600)]
     assert sorted(int(record.value) for record in read) == list(range(600))
 
 
@@ -395,7 +393,7 @@ def test_messages_are_delivered_while_consumers_join_and_leave(brokers: Brokers0
         of_first = Reader(first.create_message_streams({topic: 1}, value_decoder=StringDecoder())[topic])
         sender.start()
         wait_for(lambda: partitions(of_first, 0) == {0, 1, 2, 3}, "all to the first")
-        second = connected(brokers.ours, group, consumer_id="b")
+        second = closing.enter_context(connected(brokers.ours, group, consumer_id="b"))
         of_second = Reader(second.create_message_streams({topic: 2}, value_decoder=StringDecoder())[topic])
         mark = len(of_first.seen)
         wait_for(lambda: partitions(of_second, 0) == {2, 3}, "two to the second")
@@ -436,9 +434,11 @@ def session_of(connector: ConsumerConnector) -> tuple[int, bytes]:
 def end_session(brokers: Brokers082, client_id: tuple[int, bytes]) -> None:
     """As ZooKeeper does with one that it has not heard of for too long."""
     other = KazooClient(brokers.ours.zookeeper, client_id=client_id)
-    other.start(timeout=60)
-    other.stop()
-    other.close()
+    try:
+        other.start(timeout=60)
+    finally:
+        other.stop()
+        other.close()
 
 
 def test_a_topic_filter_matches_topics_and_offsets_move_to_kafka_and_back(brokers: Brokers082) -> None:

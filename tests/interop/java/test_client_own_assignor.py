@@ -85,9 +85,9 @@ class PythonMember:
         self._thread.start()
 
     def _poll(self) -> None:
-        while not self._ending.is_set():
-            self._consumer.poll(0.1)
-        self._consumer.stop()
+        with self._consumer:
+            while not self._ending.is_set():
+                self._consumer.poll(0.1)
 
     @property
     def owned(self) -> set[int]:

@@ -80,10 +80,10 @@ class Reader:
         self._thread.start()
 
     def _read(self) -> None:
-        while not self._ending.is_set():
-            for records in self.consumer.poll(0.05).values():
-                self.found += [(record.topic, record.partition, record.offset) for record in records]
-        self.consumer.stop()
+        with self.consumer:
+            while not self._ending.is_set():
+                for records in self.consumer.poll(0.05).values():
+                    self.found += [(record.topic, record.partition, record.offset) for record in records]
 
     def owns(self, *partitions: tuple[str, int]) -> bool:
         """And has a position in each, which a lag tells."""

@@ -46,20 +46,19 @@ def java(bootstrap: str) -> list[str]:
 
 
 def kafka_python(bootstrap: str) -> list[str]:
-    consumer = kafka.KafkaConsumer(
+    with kafka.KafkaConsumer(
         "t",
         bootstrap_servers=bootstrap,
         group_id=None,
         auto_offset_reset="earliest",
         consumer_timeout_ms=90_000,
         fetch_max_wait_ms=100,
-    )
-    values: list[str] = []
-    for message in consumer:
-        values.append(message.value.decode())
-        if len(values) == COUNT:
-            break
-    consumer.close()
+    ) as consumer:
+        values: list[str] = []
+        for message in consumer:
+            values.append(message.value.decode())
+            if len(values) == COUNT:
+                break
     return values
 
 
@@ -72,9 +71,8 @@ def test_a_consumer_reads_by_fetch_session_and_continues_after_its_loss(
 
     async def scenario(broker: Broker) -> None:
         bootstrap = f"127.0.0.1:{broker.endpoints[0].port}"
-        admin = AdminClient(bootstrap_servers=[("127.0.0.1", broker.endpoints[0].port)])
-        await admin.create_topic("t", partitions=PARTITIONS, replication_factor=1)
-        await admin.close()
+        async with AdminClient(bootstrap_servers=[("127.0.0.1", broker.endpoints[0].port)]) as admin:
+            await admin.create_topic("t", partitions=PARTITIONS, replication_factor=1)
         sent: list[str] = []
         reading = asyncio.create_task(asyncio.to_thread(consume, bootstrap))
         cache = broker.replication.purgatory.sessions

@@ -88,21 +88,20 @@ def committed_offset(broker: Broker, group: str, topic: str) -> int:
 
 def test_offsets_are_committed_with_the_records(broker: Broker) -> None:
     topic, group = broker.topic(2), f"g-{uuid.uuid4().hex[:8]}"
-    member = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
-    producer = broker.producer(f"{topic}-offsets")
-    for number, commit in enumerate((True, False, True, False)):
-        producer.begin_transaction()
-        for partition in range(2):
-            producer.produce(topic, f"{number} {partition}", partition=partition)
-        offsets = [TopicPartition(topic, 0, 10 * (number + 1))]
-        producer.send_offsets_to_transaction(offsets, member.consumer_group_metadata(), WAIT_S)
-        if commit:
-            producer.commit_transaction(WAIT_S)
-        else:
-            producer.abort_transaction(WAIT_S)
-        # What the marker brings is there once no offset is pending, which librdkafka waits for.
-        assert committed_offset(broker, group, topic) == (10 * (number + 1) if commit else 10 * number)
-    member.close()
+    with Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group}) as member:
+        producer = broker.producer(f"{topic}-offsets")
+        for number, commit in enumerate((True, False, True, False)):
+            producer.begin_transaction()
+            for partition in range(2):
+                producer.produce(topic, f"{number} {partition}", partition=partition)
+            offsets = [TopicPartition(topic, 0, 10 * (number + 1))]
+            producer.send_offsets_to_transaction(offsets, member.consumer_group_metadata(), WAIT_S)
+            if commit:
+                producer.commit_transaction(WAIT_S)
+            else:
+                producer.abort_transaction(WAIT_S)
+            # What the marker brings is there once no offset is pending, which librdkafka waits for.
+            assert committed_offset(broker, group, topic) == (10 * (number + 1) if commit else 10 * number)
     assert broker.shows(topic, ["0 0", "2 0", "0 1", "2 1"], partitions=2)
 
 
@@ -173,16 +172,15 @@ def test_aiokafka(broker: Broker) -> None:
 
 def test_kafka_python(broker: Broker) -> None:
     topic = broker.topic()
-    producer = kafka.KafkaProducer(
+    with kafka.KafkaProducer(
         bootstrap_servers=broker.bootstrap, transactional_id=f"{topic}-python", max_block_ms=WAIT_S * 1000
-    )
-    producer.init_transactions()
-    for number, end in enumerate((producer.commit_transaction, producer.abort_transaction) * 2):
-        producer.begin_transaction()
-        for n in range(3):
-            producer.send(topic, f"{number} {n}".encode())
-        end()
-    producer.close(WAIT_S)
+    ) as producer:
+        producer.init_transactions()
+        for number, end in enumerate((producer.commit_transaction, producer.abort_transaction) * 2):
+            producer.begin_transaction()
+            for n in range(3):
+                producer.send(topic, f"{number} {n}".encode())
+            end()
     assert broker.shows(topic, ["0 0", "0 1", "0 2", "2 0", "2 1", "2 2"])
 
 

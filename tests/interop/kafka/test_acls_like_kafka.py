@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +26,6 @@ from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import run_admin
 from ottla.local.processes import free_port, wait_until
 from ottla.protocol import messages as m
-from ottla.protocol.api import ApiKey
 from ottla.protocol.records import Record, build_batch
 from ottla.security.acls import (
     AclBinding,
@@ -51,8 +49,8 @@ from tests.judges.raw_client import (
     RawClient,
     allow,
     comparable,
+    compared,
     creation,
-    requests,
     served,
     write_acls,
 )
@@ -110,26 +108,7 @@ def coordinates(home: RawClient) -> bool:
 
 
 def test_every_api_refuses_an_unauthorized_client_as_kafka_does(brokers: dict[str, Broker]) -> None:
-    differences: list[str] = []
-    asked = 0
-    with ExitStack() as open_connections:
-        kafka, ours = (
-            open_connections.enter_context(RawClient(brokers[name].port))
-            for name in ("Apache Kafka", "Ottla")
-        )
-        of_kafka = served(brokers["Apache Kafka"].port)
-        for key, versions in served(brokers["Ottla"].port).items():
-            for version in versions:
-                if key == ApiKey.API_VERSIONS or version not in of_kafka.get(key, ()):
-                    continue
-                for request in requests(key, version):
-                    asked += 1
-                    expected = comparable(kafka.ask(request, version))
-                    answer = comparable(ours.ask(request, version))
-                    if answer != expected:
-                        differences.append(
-                            f"{key.name} v{version}: {request}\n  Apache Kafka: {expected}\n  Ottla: {answer}"
-                        )
+    asked, differences = compared(brokers["Apache Kafka"].port, brokers["Ottla"].port)
     assert asked > 300
     said = brokers["Ottla"].log.read_text()
     for operation, resource, api in (

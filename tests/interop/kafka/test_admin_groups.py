@@ -188,20 +188,21 @@ async def commits_of(side: Side, group: str) -> int:
 
     def read() -> int:
         settings = {"bootstrap.servers": side.bootstrap, "group.id": "none", "enable.partition.eof": True}
-        reader = ConfluentConsumer({**settings, "auto.offset.reset": "earliest"})
-        logs = [ConfluentTopicPartition("__consumer_offsets", p, 0) for p in range(OFFSETS_PARTITIONS)]
-        reader.assign(logs)
-        found, ends = 0, 0
-        while ends < OFFSETS_PARTITIONS:
-            record = reader.poll(30)
-            assert record is not None
-            if record.error():
-                ends += 1
-                continue
-            key = record.key() or b""
-            length = int.from_bytes(key[2:4], "big")
-            found += int.from_bytes(key[:2], "big") in OFFSET_KEYS and key[4 : 4 + length] == group.encode()
-        reader.close()
+        with ConfluentConsumer({**settings, "auto.offset.reset": "earliest"}) as reader:
+            logs = [ConfluentTopicPartition("__consumer_offsets", p, 0) for p in range(OFFSETS_PARTITIONS)]
+            reader.assign(logs)
+            found, ends = 0, 0
+            while ends < OFFSETS_PARTITIONS:
+                record = reader.poll(30)
+                assert record is not None
+                if record.error():
+                    ends += 1
+                    continue
+                key = record.key() or b""
+                length = int.from_bytes(key[2:4], "big")
+                found += (
+                    int.from_bytes(key[:2], "big") in OFFSET_KEYS and key[4 : 4 + length] == group.encode()
+                )
         return found
 
     return await asyncio.to_thread(read)
@@ -219,37 +220,34 @@ def test_an_ephemeral_group_shares_partitions_stores_nothing_and_is_removed(
             "auto.commit.interval.ms": 10,
         }
         seen: list[bytes] = []
-        one, other = Consumer(settings), Consumer(settings)
-        await one.start()
-        await other.start()
-        one.subscribe(["t"])
-        other.subscribe(["t"])
+        async with Consumer(settings) as one, Consumer(settings) as other:
+            one.subscribe(["t"])
+            other.subscribe(["t"])
 
-        async def shared() -> bool:
-            for found in await asyncio.gather(one.poll(0.2), other.poll(0.2)):
-                seen.extend(record.value for records in found.values() for record in records)
-            return len(one.assignment()) == len(other.assignment()) == 1 and len(seen) >= 2
+            async def shared() -> bool:
+                for found in await asyncio.gather(one.poll(0.2), other.poll(0.2)):
+                    seen.extend(record.value for records in found.values() for record in records)
+                return len(one.assignment()) == len(other.assignment()) == 1 and len(seen) >= 2
 
-        await until(shared)
-        notes: list[Any] = [len((await admin.describe_group("passing")).members)]
-        with pytest.raises(errors.IllegalStateError, match="ephemeral"):
-            await one.commit()
-        await one.stop()
-        left = await admin.describe_group("passing")
-        notes += [len(left.members), left.state != "Dead", await admin.group_offsets("passing")]
+            await until(shared)
+            notes: list[Any] = [len((await admin.describe_group("passing")).members)]
+            with pytest.raises(errors.IllegalStateError, match="ephemeral"):
+                await one.commit()
+            await one.stop()
+            left = await admin.describe_group("passing")
+            notes += [len(left.members), left.state != "Dead", await admin.group_offsets("passing")]
 
-        async def took_over() -> bool:
-            await other.poll(0.2)
-            return len(other.assignment()) == 2
+            async def took_over() -> bool:
+                await other.poll(0.2)
+                return len(other.assignment()) == 2
 
-        await until(took_over)
-        await other.unsubscribe()
+            await until(took_over)
+            await other.unsubscribe()
 
-        async def gone() -> bool:
-            return (await admin.describe_group("passing")).state == "Dead"
+            async def gone() -> bool:
+                return (await admin.describe_group("passing")).state == "Dead"
 
-        await until(gone)
-        await other.stop()
+            await until(gone)
         notes.append("passing" in [row[0] for row in await listed(admin)])
         notes += [await commits_of(side, "passing"), await commits_of(side, "first") > 0]
         return notes

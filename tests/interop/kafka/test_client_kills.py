@@ -194,24 +194,23 @@ class Readers:
 
 def stored(bootstrap: str, topic: str) -> dict[TopicPartition, dict[int, int]]:
     """Committed numbers by offset, as librdkafka reads them."""
-    consumer = ConfluentConsumer(
+    with ConfluentConsumer(
         {"bootstrap.servers": bootstrap, "group.id": "oracle", "isolation.level": "read_committed",
          "enable.partition.eof": True}
-    )  # fmt: skip
-    consumer.assign([ConfluentTopicPartition(topic, p, 0) for p in range(PARTITIONS)])
-    found: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
-    ended: set[int | None] = set()
-    while len(ended) < PARTITIONS:
-        message = consumer.poll(WAIT_S)
-        assert message is not None
-        if message.error() is not None:
-            ended.add(message.partition())
-            continue
-        partition, offset, value = message.partition(), message.offset(), message.value()
-        assert partition is not None
-        assert offset is not None
-        found[TopicPartition(topic, partition)][offset] = int(value or b"")
-    consumer.close()
+    ) as consumer:  # fmt: skip
+        consumer.assign([ConfluentTopicPartition(topic, p, 0) for p in range(PARTITIONS)])
+        found: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
+        ended: set[int | None] = set()
+        while len(ended) < PARTITIONS:
+            message = consumer.poll(WAIT_S)
+            assert message is not None
+            if message.error() is not None:
+                ended.add(message.partition())
+                continue
+            partition, offset, value = message.partition(), message.offset(), message.value()
+            assert partition is not None
+            assert offset is not None
+            found[TopicPartition(topic, partition)][offset] = int(value or b"")
     return found
 
 

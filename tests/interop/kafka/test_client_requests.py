@@ -255,9 +255,10 @@ class Mixed:
         for number in range(RECORDS):
             producer.produce("copied", b"%d" % number, partition=number % 2)
         assert producer.flush(WAIT_S) == 0
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "oracle"})
-        self.ends = [consumer.get_watermark_offsets(TopicPartition("copied", n), WAIT_S)[1] for n in (0, 1)]
-        consumer.close()
+        with Consumer({"bootstrap.servers": self.bootstrap, "group.id": "oracle"}) as consumer:
+            self.ends = [
+                consumer.get_watermark_offsets(TopicPartition("copied", n), WAIT_S)[1] for n in (0, 1)
+            ]
 
 
 @pytest.fixture(scope="module")

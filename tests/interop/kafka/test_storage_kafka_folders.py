@@ -21,7 +21,6 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from kazoo.client import KazooClient
 
 from bench.apache_kafka import KafkaBroker, run_tool
 from ottla.cli.main import main
@@ -40,6 +39,7 @@ from ottla.storage.producer_state_manager import decode_snapshot, encode_snapsho
 from ottla.wire.connection import BrokerConnection
 from tests.judges import kafka_dumps
 from tests.judges.confluent_reader import read_to_end
+from tests.judges.faults import znodes_of
 from tests.judges.kafka_tools import run_program
 from tests.oracles import needs_kafka_jars
 
@@ -128,13 +128,10 @@ class Folder:
             self.kafka.stop()
         else:
             self.ours.kill()
-        tree = KazooClient(self.zookeeper.connect)
-        tree.start()
-        for node in ("/brokers/ids/0", "/controller"):
-            tree.ensure_path(node)
-            tree.delete(node)
-        tree.stop()
-        tree.close()
+        with znodes_of(self.zookeeper.connect) as tree:
+            for node in ("/brokers/ids/0", "/controller"):
+                tree.ensure_path(node)
+                tree.delete(node)
 
     def stop(self) -> None:
         self.kafka.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -59,9 +60,8 @@ def make(tree: MemoryTree, directory: Path, broker_id: int = 0, port: int = 0, *
 async def running(broker: Broker) -> AsyncIterator[BrokerConnection]:
     await broker.start()
     try:
-        connection = await connect(broker)
-        yield connection
-        connection.close()
+        with closing(await connect(broker)) as connection:
+            yield connection
     finally:
         await broker.stop()
 
@@ -440,9 +440,11 @@ def test_acks_all_below_min_insync_replicas_waits_or_is_rejected(tmp_path: Path)
 
 
 async def refusal(broker: Broker) -> str:
-    with pytest.raises(StartupError) as caught:
-        await broker.start()
-    await broker.stop()
+    try:
+        with pytest.raises(StartupError) as caught:
+            await broker.start()
+    finally:
+        await broker.stop()
     return str(caught.value)
 
 

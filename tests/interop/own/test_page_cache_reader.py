@@ -12,7 +12,8 @@ import gc
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,23 @@ async def offsets_at(client: BrokerConnection, timestamp: int, partitions: int) 
     return [int(found.offset) for found in answer.topics[0].partitions]
 
 
+@asynccontextmanager
+async def running(
+    settings: Mapping[str, str], tree: MemoryTree, timeout_s: float = 60
+) -> AsyncIterator[tuple[Broker, BrokerConnection]]:
+    broker = Broker(BrokerConfig.from_properties(settings), store=MemoryStore(tree))
+    await broker.start()
+    try:
+        with closing(
+            await BrokerConnection.open(
+                "127.0.0.1", broker.endpoints[0].port, client_id="test", timeout_s=timeout_s
+            )
+        ) as client:
+            yield broker, client
+    finally:
+        await broker.stop()
+
+
 def test_a_log_outside_the_page_cache_is_served_without_blocking_the_event_loop(
     run: asyncio.Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,44 +161,33 @@ def test_a_log_outside_the_page_cache_is_served_without_blocking_the_event_loop(
     }
     tree = MemoryTree()
 
-    async def start() -> tuple[Broker, BrokerConnection]:
-        broker = Broker(BrokerConfig.from_properties(settings), store=MemoryStore(tree))
-        await broker.start()
-        return broker, await BrokerConnection.open(
-            "127.0.0.1", broker.endpoints[0].port, client_id="test", timeout_s=60
-        )
-
     async def write() -> None:
-        broker, client = await start()
-        topic = CreateTopicsRequest.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
-        await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=60_000))
-        await produce(client, BATCHES)
-        client.close()
-        await broker.stop()
+        async with running(settings, tree) as (_, client):
+            topic = CreateTopicsRequest.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
+            await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=60_000))
+            await produce(client, BATCHES)
 
     async def read(cold: Cold) -> tuple[int, int]:
         """How often threads read, and the loop waited."""
         # A broker that has just come up remembers nothing of what it wrote, and has read no index.
-        broker, client = await start()
-        cold.waits = 0
-        for _ in range(3):
-            cold.evict()
-            offset, fetched = 0, 0
-            while offset < BATCHES * RECORDS:
-                data = await fetch(client, offset)
-                fetched += len(data)
-                offset = max(header.next_offset for _, header in iter_batches(data))
-            assert fetched >= BATCHES * RECORDS * 1000
-            for number in (17, 9001, 20_000):
+        async with running(settings, tree) as (broker, client):
+            cold.waits = 0
+            for _ in range(3):
                 cold.evict()
-                assert await offset_at(client, 1_000_000 + number) == number
-                cold.evict()
-                small = await fetch(client, number, max_bytes=1)
-                first = next(header for _, header in iter_batches(small))
-                assert first.base_offset <= number < first.next_offset
-        waits = cold.waits
-        client.close()
-        await broker.stop()
+                offset, fetched = 0, 0
+                while offset < BATCHES * RECORDS:
+                    data = await fetch(client, offset)
+                    fetched += len(data)
+                    offset = max(header.next_offset for _, header in iter_batches(data))
+                assert fetched >= BATCHES * RECORDS * 1000
+                for number in (17, 9001, 20_000):
+                    cold.evict()
+                    assert await offset_at(client, 1_000_000 + number) == number
+                    cold.evict()
+                    small = await fetch(client, number, max_bytes=1)
+                    first = next(header for _, header in iter_batches(small))
+                    assert first.base_offset <= number < first.next_offset
+            waits = cold.waits
         return broker.replication.page_cache_reader.loads, waits
 
     run.run(write())
@@ -203,23 +210,17 @@ def test_offsets_of_many_cold_partitions_are_looked_up_together(
     partitions = 24
 
     async def scenario() -> None:
-        broker = Broker(BrokerConfig.from_properties(settings), store=MemoryStore(MemoryTree()))
-        await broker.start()
-        client = await BrokerConnection.open(
-            "127.0.0.1", broker.endpoints[0].port, client_id="test", timeout_s=60
-        )
-        topic = CreateTopicsRequest.CreatableTopic(
-            name=TOPIC, num_partitions=partitions, replication_factor=1
-        )
-        await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=60_000))
-        for partition in range(partitions):
-            await produce(client, 20, partition)
-        cold, before = Cold(monkeypatch), broker.replication.page_cache_reader.loads
-        assert await offsets_at(client, 1_000_700, partitions) == [700] * partitions
-        assert broker.replication.page_cache_reader.loads > before
-        assert cold.waits == 0
-        client.close()
-        await broker.stop()
+        async with running(settings, MemoryTree()) as (broker, client):
+            topic = CreateTopicsRequest.CreatableTopic(
+                name=TOPIC, num_partitions=partitions, replication_factor=1
+            )
+            await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=60_000))
+            for partition in range(partitions):
+                await produce(client, 20, partition)
+            cold, before = Cold(monkeypatch), broker.replication.page_cache_reader.loads
+            assert await offsets_at(client, 1_000_700, partitions) == [700] * partitions
+            assert broker.replication.page_cache_reader.loads > before
+            assert cold.waits == 0
 
     run.run(scenario())
 
@@ -244,59 +245,50 @@ def test_reads_of_many_uncached_partitions_take_few_descriptors(
     partitions = 3 * MISSES_MAX
     tree = MemoryTree()
 
-    async def started() -> tuple[Broker, BrokerConnection]:
-        broker = Broker(BrokerConfig.from_properties(settings), store=MemoryStore(tree))
-        await broker.start()
-        return broker, await BrokerConnection.open("127.0.0.1", broker.endpoints[0].port, timeout_s=120)
-
     async def scenario() -> None:
-        broker, client = await started()
-        topic = CreateTopicsRequest.CreatableTopic(
-            name=TOPIC, num_partitions=partitions, replication_factor=1
-        )
-        await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=60_000), timeout_s=120)
-        batch = build_batch([Record(0, 1_000, None, b"v")])
-        produced = [
-            ProduceRequest.PartitionProduceData(index=index, records=batch) for index in range(partitions)
-        ]
-        data = [ProduceRequest.TopicProduceData(name=TOPIC, partition_data=produced)]
-        await client.request(ProduceRequest(acks=1, timeout_ms=60_000, topic_data=data), timeout_s=120)
-        client.close()
-        await broker.stop()
-        broker, client = await started()
-        async with asyncio.timeout(60):
-            while sum(each.is_leader for each in broker.replication.replicas.partitions()) < partitions:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        cold = Cold(monkeypatch)
-        for each in broker.replication.replicas.partitions():
-            each.log.segments[-1].slice(0, 0)  # opens its file, which stays so
-        gc.collect()  # what is left of the former broker
-        held = open_descriptors()
-        asked = FetchRequest(
-            replica_id=-1,
-            max_wait_ms=500,
-            min_bytes=1,
-            max_bytes=50 * MIB,
-            topics=[
-                FetchRequest.FetchTopic(
-                    topic=TOPIC,
-                    partitions=[
-                        FetchRequest.FetchPartition(partition=index, partition_max_bytes=MIB)
-                        for index in range(partitions)
-                    ],
-                )
-            ],
-        )
-        (found,) = (await client.request(asked, version=12, timeout_s=120)).responses
-        assert {(p.error_code, len(p.records or b"")) for p in found.partitions} == {(0, len(batch))}
-        assert len(found.partitions) == partitions
-        assert broker.replication.page_cache_reader.loads >= partitions
-        cold.evict()
-        assert await offsets_at(client, 1_000, partitions) == [0] * partitions
-        assert broker.replication.page_cache_reader.loads >= 2 * partitions
-        # Those of one attempt may go while the next one's come.
-        assert cold.descriptors_max <= held + 2 * MISSES_MAX + 50
-        client.close()
-        await broker.stop()
+        async with running(settings, tree, timeout_s=120) as (broker, client):
+            topic = CreateTopicsRequest.CreatableTopic(
+                name=TOPIC, num_partitions=partitions, replication_factor=1
+            )
+            await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=60_000), timeout_s=120)
+            batch = build_batch([Record(0, 1_000, None, b"v")])
+            produced = [
+                ProduceRequest.PartitionProduceData(index=index, records=batch) for index in range(partitions)
+            ]
+            data = [ProduceRequest.TopicProduceData(name=TOPIC, partition_data=produced)]
+            await client.request(ProduceRequest(acks=1, timeout_ms=60_000, topic_data=data), timeout_s=120)
+        async with running(settings, tree, timeout_s=120) as (broker, client):
+            async with asyncio.timeout(60):
+                while sum(each.is_leader for each in broker.replication.replicas.partitions()) < partitions:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            cold = Cold(monkeypatch)
+            for each in broker.replication.replicas.partitions():
+                each.log.segments[-1].slice(0, 0)  # opens its file, which stays so
+            gc.collect()  # what is left of the former broker
+            held = open_descriptors()
+            asked = FetchRequest(
+                replica_id=-1,
+                max_wait_ms=500,
+                min_bytes=1,
+                max_bytes=50 * MIB,
+                topics=[
+                    FetchRequest.FetchTopic(
+                        topic=TOPIC,
+                        partitions=[
+                            FetchRequest.FetchPartition(partition=index, partition_max_bytes=MIB)
+                            for index in range(partitions)
+                        ],
+                    )
+                ],
+            )
+            (found,) = (await client.request(asked, version=12, timeout_s=120)).responses
+            assert {(p.error_code, len(p.records or b"")) for p in found.partitions} == {(0, len(batch))}
+            assert len(found.partitions) == partitions
+            assert broker.replication.page_cache_reader.loads >= partitions
+            cold.evict()
+            assert await offsets_at(client, 1_000, partitions) == [0] * partitions
+            assert broker.replication.page_cache_reader.loads >= 2 * partitions
+            # Those of one attempt may go while the next one's come.
+            assert cold.descriptors_max <= held + 2 * MISSES_MAX + 50
 
     run.run(scenario())

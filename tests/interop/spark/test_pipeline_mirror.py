@@ -255,9 +255,8 @@ def take(bootstrap: str, topic: str, group: str, wanted: int) -> list[str]:
 
 
 def commit_start(bootstrap: str, topic: str, group: str) -> None:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    consumer.commit(offsets=[TopicPartition(topic, p, 0) for p in (0, 1)], asynchronous=False)
-    consumer.close()
+    with Consumer({"bootstrap.servers": bootstrap, "group.id": group}) as consumer:
+        consumer.commit(offsets=[TopicPartition(topic, p, 0) for p in (0, 1)], asynchronous=False)
 
 
 def test_a_consumer_that_moves_to_the_target_gets_every_record_once(line: Line) -> None:

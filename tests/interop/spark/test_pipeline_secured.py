@@ -72,9 +72,8 @@ def test_a_mirror_reads_and_writes_over_tls(
     create(east.at["PLAINTEXT"], topic)
     send(east.at["PLAINTEXT"], topic, [f"r{number}" for number in range(20)])
     kept = send_transactions(east.at["PLAINTEXT"], topic, [f"t{number}" for number in range(12)], size=4)
-    reader = Consumer({"bootstrap.servers": east.at["PLAINTEXT"], "group.id": group})
-    reader.commit(offsets=[TopicPartition(topic, 0, 10)], asynchronous=False)
-    reader.close()
+    with Consumer({"bootstrap.servers": east.at["PLAINTEXT"], "group.id": group}) as reader:
+        reader.commit(offsets=[TopicPartition(topic, 0, 10)], asynchronous=False)
     raw = {
         "name": by_certificate,
         "source": east.by_certificate() if by_certificate == "source" else east.by_password(),
@@ -88,9 +87,8 @@ def test_a_mirror_reads_and_writes_over_tls(
     there = read(west.at["PLAINTEXT"], f"east.{topic}")
     assert there == read(east.at["PLAINTEXT"], topic)
     assert values(there) == sorted([*(f"r{number}" for number in range(20)), *kept])
-    moved = Consumer({"bootstrap.servers": west.at["PLAINTEXT"], "group.id": group})
-    assert [each.offset for each in moved.committed([TopicPartition(f"east.{topic}", 0)], 30)] == [10]
-    moved.close()
+    with Consumer({"bootstrap.servers": west.at["PLAINTEXT"], "group.id": group}) as moved:
+        assert [each.offset for each in moved.committed([TopicPartition(f"east.{topic}", 0)], 30)] == [10]
 
 
 def test_a_registry_writes_and_reads_over_tls_and_sasl(

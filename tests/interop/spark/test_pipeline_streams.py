@@ -8,6 +8,7 @@ import random
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
@@ -103,14 +104,19 @@ def database() -> Iterator[PostgreSql]:
         yield server
 
 
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(tmp_path / "shop.db", timeout=60)) as connection:
+        yield connection
+
+
 @pytest.mark.budget(60)  # a driver with five kinds of tables
 def test_each_batch_is_joined_with_the_tables_current_rows(
-    bootstrap: str, quick_spark: None, tmp_path: Path, database: PostgreSql
+    bootstrap: str, quick_spark: None, tmp_path: Path, database: PostgreSql, shop: sqlite3.Connection
 ) -> None:
     create_topics(bootstrap, ["fresh.clicks", "fresh.out"])
     create_topics(bootstrap, ["fresh.prices"], partitions=2, **{"cleanup.policy": "compact"})
-    connection = sqlite3.connect(tmp_path / "shop.db", timeout=60)
-    connection.execute("CREATE TABLE prices (item TEXT, sqlite INT)")
+    shop.execute("CREATE TABLE prices (item TEXT, sqlite INT)")
     (tmp_path / "password").write_text(PASSWORD)
     catalog = "spark.sql.catalog.lake"
     spark = {
@@ -141,9 +147,9 @@ def test_each_batch_is_joined_with_the_tables_current_rows(
             ),
             mode="overwrite",
         )
-        with connection:
-            connection.execute("DELETE FROM prices")
-            connection.executemany("INSERT INTO prices VALUES (?, ?)", rows)
+        with shop:
+            shop.execute("DELETE FROM prices")
+            shop.executemany("INSERT INTO prices VALUES (?, ?)", rows)
         values = "".join(f"INSERT INTO prices VALUES ('{item}', {price});" for item, price in rows)
         database.execute(f"DELETE FROM prices; {values}")
         gone = [(item, None) for item in before.keys() - prices.keys()]
@@ -192,7 +198,6 @@ def test_each_batch_is_joined_with_the_tables_current_rows(
             assert there, process.said[-5000:]
             assert process.running, process.said[-5000:]
             assert found() == sorted(expected, key=lambda row: row["id"])
-    connection.close()
 
 
 def test_a_topic_is_a_table_of_the_last_record_of_each_key(

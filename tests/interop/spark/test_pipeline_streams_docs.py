@@ -6,6 +6,7 @@ import json
 import re
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,9 @@ def make_tables(folder: Path, database: PostgreSql) -> None:
     rows = list(CUSTOMERS.items())
     columns = {"customer": [name for name, _ in rows], "country": [country for _, country in rows]}
     write_deltalake(folder / "delta", pa.table(columns))
-    with sqlite3.connect(folder / "shop.db") as connection:
+    with closing(sqlite3.connect(folder / "shop.db")) as connection, connection:
         connection.execute("CREATE TABLE customers (customer TEXT, country TEXT)")
         connection.executemany("INSERT INTO customers VALUES (?, ?)", rows)
-    connection.close()
     database.execute(
         "".join(f"INSERT INTO customers VALUES ('{name}', '{country}');" for name, country in rows)
     )

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -149,11 +149,9 @@ class Ensemble:
         for server in SERVERS:
             self.start(server, ServerStage.TLS)
         self.wait_serving(*SERVERS)
-        broker = self.client(self.broker)
-        broker.start(timeout=WAIT_S)
-        broker.create("/brokers/ids", makepath=True, acl=node_acls("/brokers/ids", secure=True))
-        broker.create("/config/users/anna", makepath=True, acl=node_acls("/config/users", secure=True))
-        broker.stop()
+        with self.client(self.broker) as broker:
+            broker.create("/brokers/ids", makepath=True, acl=node_acls("/brokers/ids", secure=True))
+            broker.create("/config/users/anna", makepath=True, acl=node_acls("/config/users", secure=True))
 
     # ---- clients
 
@@ -183,8 +181,8 @@ class Ensemble:
         signing = Pair(self.secrets[authority]["ca.key"], self.secrets[f"{authority}-cert"]["ca.crt"])
         return issue(signing, subject, Lifetime(), self.now_ms, os.urandom)
 
-    def client(self, pair: Pair | None) -> KazooClient:
-        return new_client(self.secure, 10.0, ZooKeeperAccess(tls=self.tls(pair)))
+    def client(self, pair: Pair | None) -> AbstractContextManager[KazooClient]:
+        return connected(new_client(self.secure, 10.0, ZooKeeperAccess(tls=self.tls(pair))))
 
     @property
     def broker(self) -> Pair:
@@ -193,6 +191,16 @@ class Ensemble:
     @property
     def operator(self) -> Pair:
         return Pair.of_pem(self.secrets["demo-cluster-operator-certs"]["cluster-operator.pem"])
+
+
+@contextmanager
+def connected(client: KazooClient) -> Iterator[KazooClient]:
+    try:
+        client.start(timeout=WAIT_S)
+        yield client
+    finally:
+        client.stop()
+        client.close()
 
 
 @pytest.fixture(scope="module")
@@ -214,39 +222,41 @@ def test_servers_migrate_from_plaintext_to_tls_with_a_quorum_at_all_times(ensemb
     for server in SERVERS:
         ensemble.start(server, ServerStage.PLAIN)
     ensemble.wait_serving(*SERVERS)
-    old = KazooClient(ensemble.plain, timeout=30)
-    old.start(timeout=WAIT_S)
-    for path, data in (("/config/users/anna", b"secret"), ("/brokers/ids", b""), ("/consumers/of-0.8", b"")):
-        old.create(path, data, makepath=True)
-    session = old.client_id
-    ensemble.roll(ServerStage.ADD_TLS)
-    ensemble.roll(ServerStage.QUORUM_TLS)
-    assert old.retry(old.get, "/config/users/anna")[0] == b"secret"
-    assert old.client_id == session, "the session of a broker that has no TLS yet is lost"
-    broker = ensemble.client(ensemble.broker)
-    broker.start(timeout=WAIT_S)
-    assert broker.get("/config/users/anna")[0] == b"secret"
-    assert set_acls(ensemble.secure, ensemble.tls(ensemble.operator), BROKERS) >= 6
-    assert set_acls(ensemble.secure, ensemble.tls(ensemble.operator), BROKERS) == 0
-    with pytest.raises(NoAuthError):
-        old.get("/config/users/anna")
-    old.create("/consumers/of-0.8/member", b"")
-    old.stop()
-    acls = {
-        path: {(a.id.scheme, a.id.id, a.perms) for a in broker.get_acls(path)[0]}
-        for path in ("/", "/brokers/ids", "/config/users/anna", "/consumers")
-    }
-    owned, readable = ("x509", BROKERS, 31), ("world", "anyone", 1)
-    assert acls == {
-        "/": {owned, readable},
-        "/brokers/ids": {owned, readable},
-        "/config/users/anna": {owned},
-        "/consumers": {("world", "anyone", 31)},
-    }
-    ensemble.roll(ServerStage.TLS)
-    assert broker.retry(broker.get, "/config/users/anna")[0] == b"secret"
-    broker.set("/config/users/anna", b"another")
-    broker.stop()
+    with ExitStack() as closed:
+        old = closed.enter_context(connected(KazooClient(ensemble.plain, timeout=30)))
+        for path, data in (
+            ("/config/users/anna", b"secret"),
+            ("/brokers/ids", b""),
+            ("/consumers/of-0.8", b""),
+        ):
+            old.create(path, data, makepath=True)
+        session = old.client_id
+        ensemble.roll(ServerStage.ADD_TLS)
+        ensemble.roll(ServerStage.QUORUM_TLS)
+        assert old.retry(old.get, "/config/users/anna")[0] == b"secret"
+        assert old.client_id == session, "the session of a broker that has no TLS yet is lost"
+        broker = closed.enter_context(ensemble.client(ensemble.broker))
+        assert broker.get("/config/users/anna")[0] == b"secret"
+        assert set_acls(ensemble.secure, ensemble.tls(ensemble.operator), BROKERS) >= 6
+        assert set_acls(ensemble.secure, ensemble.tls(ensemble.operator), BROKERS) == 0
+        with pytest.raises(NoAuthError):
+            old.get("/config/users/anna")
+        old.create("/consumers/of-0.8/member", b"")
+        old.stop()
+        acls = {
+            path: {(a.id.scheme, a.id.id, a.perms) for a in broker.get_acls(path)[0]}
+            for path in ("/", "/brokers/ids", "/config/users/anna", "/consumers")
+        }
+        owned, readable = ("x509", BROKERS, 31), ("world", "anyone", 1)
+        assert acls == {
+            "/": {owned, readable},
+            "/brokers/ids": {owned, readable},
+            "/config/users/anna": {owned},
+            "/consumers": {("world", "anyone", 31)},
+        }
+        ensemble.roll(ServerStage.TLS)
+        assert broker.retry(broker.get, "/config/users/anna")[0] == b"secret"
+        broker.set("/config/users/anna", b"another")
 
 
 def test_only_brokers_of_the_cluster_can_read(ensemble: Ensemble) -> None:
@@ -262,13 +272,11 @@ def test_only_brokers_of_the_cluster_can_read(ensemble: Ensemble) -> None:
         for secured in (None, *map(context, (None, users, posing))):
             assert answer(secure, secured) == ""
     # Of the cluster's own authority, and no broker.
-    server = ensemble.client(Pair.of_pem(ensemble.secrets["demo-zookeeper"]["zookeeper.pem"]))
-    server.start(timeout=WAIT_S)
-    with pytest.raises(NoAuthError):
-        server.get("/config/users/anna")
-    with pytest.raises(NoAuthError):
-        server.create("/brokers/ids/7", b"")
-    server.stop()
+    with ensemble.client(Pair.of_pem(ensemble.secrets["demo-zookeeper"]["zookeeper.pem"])) as server:
+        with pytest.raises(NoAuthError):
+            server.get("/config/users/anna")
+        with pytest.raises(NoAuthError):
+            server.create("/brokers/ids/7", b"")
 
 
 def test_servers_refuse_peers_without_a_certificate_of_the_clusters_authority(ensemble: Ensemble) -> None:

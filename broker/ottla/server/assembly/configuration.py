@@ -18,6 +18,7 @@ from ottla.controller.controller import Controller
 from ottla.metadata import policies, znodes
 from ottla.metadata.client_quotas import quota_listener
 from ottla.metadata.config import TOPIC_SYNONYMS, BrokerConfig, topic_defaults
+from ottla.metadata.custom_authorizer import CustomAuthorizer, load_authorizer
 from ottla.metadata.delegation_tokens import DelegationTokens
 from ottla.metadata.dynamic_broker_config import DynamicBrokerConfig
 from ottla.metadata.dynamic_configs import DynamicConfigs, OnQuotaConfig
@@ -137,20 +138,25 @@ class Configuration:
     create_topic_policy: Policy | None
     alter_config_policy: Policy | None
     deletion_policies: dict[str, DeletionPolicy]
+    custom_authorizer: CustomAuthorizer | None
 
 
 async def load_configuration(context: BrokerContext) -> Configuration:
-    """Load policies, the stored dynamic settings, and security. Raises StoreError, SecurityProblem,
-    ConfigError."""
+    """Load policies, the custom authorizer, the stored dynamic settings, and security. Raises StoreError,
+    SecurityProblem, ConfigError."""
     create_topic_policy = _load_policy(context, policies.CREATE_TOPIC)
     alter_config_policy = _load_policy(context, policies.ALTER_CONFIG)
     deletion_policies = _load_deletion_policies(context)
+    custom_authorizer = _load_custom_authorizer(context)
     settings = DynamicBrokerConfig(context.config)
     await load_dynamic_settings(settings, context.store)
     security = BrokerSecurity(settings, asyncio.get_running_loop(), context.ports)
     context.undo.push_async_callback(security.close)
+    await security.listeners.start()
     await security.tokens.start(context.store)
-    return Configuration(settings, security, create_topic_policy, alter_config_policy, deletion_policies)
+    return Configuration(
+        settings, security, create_topic_policy, alter_config_policy, deletion_policies, custom_authorizer
+    )
 
 
 def _load_policy(context: BrokerContext, setting: str) -> Policy | None:
@@ -167,6 +173,13 @@ def _load_deletion_policies(context: BrokerContext) -> dict[str, DeletionPolicy]
         by_name[name] = policies.load(policies.DELETION, name, context.config.static, "deletable")
         context.undo.callback(policies.close, by_name[name])
     return by_name
+
+
+def _load_custom_authorizer(context: BrokerContext) -> CustomAuthorizer | None:
+    authorizer = load_authorizer(context.config.static)
+    if authorizer is not None:
+        context.undo.callback(policies.close, authorizer.instance)
+    return authorizer
 
 
 async def load_dynamic_settings(settings: DynamicBrokerConfig, store: MetadataStore) -> None:

@@ -19,6 +19,7 @@ from ottla.metadata.stored_topics import read_topics
 from ottla.metadata.zookeeper_groups import ConsumerOffsets
 from ottla.protocol.api import ApiKey
 from ottla.replication.replica_selector import SELECTORS
+from ottla.security.authorizer import Authorizer
 from ottla.server.assembly.components import Coordinators, Replication
 from ottla.server.assembly.configuration import BrokerContext, Configuration
 from ottla.server.authorization.auth_helper import TopicAuthorizer
@@ -88,7 +89,9 @@ async def start_request_processing(
     config, undo, cache = context.config, context.undo, replication.cache
     loop = asyncio.get_running_loop()
     acls = await start_acls(config.static, context.store, context.clock)
+    authorizer: Authorizer | None = configuration.custom_authorizer
     if acls is not None:
+        authorizer = acls.authorizer
         undo.push_async_callback(acls.stop)
     metadata_gate = InitialMetadataGate(cache, lambda: read_cluster(context.store))
     dispatcher = Dispatcher(loop)
@@ -123,12 +126,14 @@ async def start_request_processing(
     )
     dispatcher.large = LargeRequests(loop, context.ports.clock)
     handlers: tuple[Handler, ...] = (
-        *_records_handlers(context, replication, coordinators, acls, throttle, counters, deferred_validation),
+        *_records_handlers(
+            context, replication, coordinators, authorizer, throttle, counters, deferred_validation
+        ),
         *_cluster_handlers(context, replication, dynamic, coordinators, topic_creator, dispatcher),
         *_group_handlers(context, replication, coordinators, topic_creator),
         *_admin_handlers(context, configuration, logs, replication, dynamic, throttle, acls),
     )
-    _register(handlers, dispatcher, context, replication, acls, metadata_gate)
+    _register(handlers, dispatcher, context, replication, authorizer, metadata_gate)
     return RequestProcessing(server, dispatcher, metadata_gate, counters)
 
 
@@ -136,14 +141,14 @@ def _records_handlers(
     context: BrokerContext,
     replication: Replication,
     coordinators: Coordinators,
-    acls: StoredAcls | None,
+    authorizer: Authorizer | None,
     throttle: ClientThrottle,
     counters: TopicCounters,
     deferred_validation: DeferredValidation,
 ) -> Iterable[Handler]:
     config, clock = context.config, context.clock
     replicas, purgatory, cache = replication.replicas, replication.purgatory, replication.cache
-    authorizer = None if acls is None else TopicAuthorizer(acls.authorizer)
+    topic_authorizer = None if authorizer is None else TopicAuthorizer(authorizer)
     converter = DownConverter(context.ports.workers)
     context.undo.push_async_callback(converter.stop)
     verification = TransactionVerification(replicas, coordinators.transactions.add_partitions_manager, clock)
@@ -157,7 +162,7 @@ def _records_handlers(
             throttle,
             verification,
             deferred_validation,
-            authorizer,
+            topic_authorizer,
             counters,
         ),
         LargeFetchHandler(
@@ -171,7 +176,7 @@ def _records_handlers(
                 converter=converter,
                 fetch_max_bytes=config.get_int("fetch.max.bytes"),
                 selector=SELECTORS.get(config.get_optional_str("replica.selector.class") or ""),
-                authorizer=authorizer,
+                authorizer=topic_authorizer,
                 counters=counters,
             )
         ),
@@ -248,7 +253,7 @@ def _admin_handlers(
         ScramCredentialsHandler(dynamic, lambda: controller.is_active),
         ClientQuotasHandler(StoredQuotas(dynamic)),
         LogDirsHandler(logs, replication.replicas),
-        AclsHandler(acls),
+        AclsHandler(acls, configuration.custom_authorizer),
         DelegationTokensHandler(configuration.security.tokens, protocols, context.clock),
     )
 
@@ -258,13 +263,13 @@ def _register(
     dispatcher: Dispatcher,
     context: BrokerContext,
     replication: Replication,
-    acls: StoredAcls | None,
+    authorizer: Authorizer | None,
     metadata_gate: InitialMetadataGate,
 ) -> None:
     routes = [route for handler in handlers for route in handler.routes()]
-    if acls is not None:
+    if authorizer is not None:
         checks = checks_by_api(context.config, replication.cache, lambda: replication.controller.is_active)
-        routes = authorize_routes(routes, acls.authorizer, checks)
+        routes = authorize_routes(routes, authorizer, checks)
     # Before the cluster is known there are no brokers to name, and every topic would be one to create.
     held = (ApiKey.METADATA, ApiKey.DESCRIBE_CLUSTER)
     dispatcher.register(metadata_gate.hold(route) if route.api_key in held else route for route in routes)

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.security.acls import CLUSTER_NAME, Operation, ResourceType
-from ottla.security.authorizer import AclAuthorizer
+from ottla.security.authorizer import Authorizer
 from ottla.server.dispatch.dispatcher import Request
 
 log = logging.getLogger("kafka.authorizer.logger")
@@ -55,7 +55,7 @@ class AuthHelper:
 
     __slots__ = ("_authorizer", "_host", "_principal", "request")
 
-    def __init__(self, authorizer: AclAuthorizer, request: Request) -> None:
+    def __init__(self, authorizer: Authorizer, request: Request) -> None:
         self._authorizer = authorizer
         self.request = request
         self._principal = request.principal
@@ -146,7 +146,7 @@ IsAuthorized: TypeAlias = Callable[[str | None], bool]
 class TopicAuthorizer:
     """Checks for the Produce and Fetch handlers, which evaluate each topic once per request."""
 
-    def __init__(self, authorizer: AclAuthorizer) -> None:
+    def __init__(self, authorizer: Authorizer) -> None:
         self._authorizer = authorizer
 
     def for_write(self, request: Request) -> IsAuthorized:

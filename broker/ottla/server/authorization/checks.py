@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, cast
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.types import Message
 from ottla.security.acls import Operation, ResourceType
-from ottla.security.authorizer import AclAuthorizer
+from ottla.security.authorizer import Authorizer
 from ottla.server.authorization.auth_helper import DENIED_ERRORS, AuthHelper
 from ottla.server.dispatch.dispatcher import Request, Route
 
@@ -32,7 +32,7 @@ def identity(item: str) -> str:
     return item
 
 
-def authorized_route(route: Route, check: AuthorizationCheck, authorizer: AclAuthorizer) -> Route:
+def authorized_route(route: Route, check: AuthorizationCheck, authorizer: Authorizer) -> Route:
     """The route with `check` before its handler."""
 
     def check_request(request: Request) -> Message | None:

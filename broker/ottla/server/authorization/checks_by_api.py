@@ -13,7 +13,7 @@ from ottla.metadata.config import BrokerConfig
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.security.acls import Operation, ResourceType
-from ottla.security.authorizer import AclAuthorizer
+from ottla.security.authorizer import Authorizer
 from ottla.server.authorization import cluster as clusters
 from ottla.server.authorization import groups, topics, transactions
 from ottla.server.authorization.auth_helper import DENIED_MESSAGES
@@ -118,7 +118,7 @@ def checks_by_api(
 
 def authorize_routes(
     routes: Iterable[Route],
-    authorizer: AclAuthorizer,
+    authorizer: Authorizer,
     checks: dict[ApiKey, AuthorizationCheck],
 ) -> list[Route]:
     """The routes with their checks. Raises KeyError for an API that is in neither table."""

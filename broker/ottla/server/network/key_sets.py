@@ -1,9 +1,8 @@
 """The key set (JWKS) that verifies the OAUTHBEARER tokens of a listener, by file or HTTP, and its refreshes.
 
-Made by `secure_listeners` at the broker's start, whose ticks refresh it. Fetches are in a thread, except the
-first one, without which the broker does not start.
+Made by `secure_listeners` at the broker's start, which waits for the first fetch and whose ticks refresh it.
 
-Invariant: a fetch that fails leaves the keys as they are.
+Invariants: fetches are in a thread; one that fails leaves the keys as they are.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ class RefreshingKeySet:
         monotonic_s: Callable[[], float],
         refreshes: Refreshes,
     ) -> None:
-        """`options`: of the login module; `monotonic_s` is called by the threads, too. Raises ValueError when
-        the URL has no key set."""
+        """`options`: of the login module; `monotonic_s` is called by the threads, too. Raises ValueError for
+        a URL that cannot be fetched."""
         https.check_url(_SETTING, url)
         self._url = url
         self._options = options
@@ -60,7 +59,12 @@ class RefreshingKeySet:
         self._fetching = False
         self._unknown: dict[str, float] = {}
         """When the set may be fetched again for an unknown key, the least recently asked first."""
-        self._keys: KeySet = self._fetch()
+        self._keys: KeySet = ()
+        self._fetched = self._monotonic_s()
+
+    def fetch_first(self) -> None:
+        """In a thread: the first fetch. Raises ValueError when the URL has no key set."""
+        self._keys = self._fetch()
         self._fetched = self._monotonic_s()
 
     def select(self, key_id: str | None, algorithm: str) -> PublicKey | None:

@@ -92,6 +92,14 @@ class SecureListener:
         except (StoreProblem, ValueError) as problem:
             raise SecurityProblem(f"listener {self.name}: {problem}") from None
 
+    async def start(self) -> None:
+        """Fetch the key set, if the listener has one. Raises SecurityProblem."""
+        if self._key_set is not None:
+            try:
+                await self._key_set_threads().submit(self._key_set.fetch_first)
+            except ValueError as problem:
+                raise SecurityProblem(f"listener {self.name}: {problem}") from None
+
     @property
     def is_tls(self) -> bool:
         return self._protocol.endswith("SSL")
@@ -301,6 +309,11 @@ class SecureListeners:
             for listener in config.listeners
             if listener.protocol != "PLAINTEXT"
         }
+
+    async def start(self) -> None:
+        """Call before the listeners accept connections. Raises SecurityProblem."""
+        for listener in self.by_name.values():
+            await listener.start()
 
     def _key_set_threads(self) -> Threads:
         """A thread of their own: an OAuth server that does not answer must not delay TLS handshakes."""

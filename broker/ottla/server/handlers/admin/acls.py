@@ -2,8 +2,8 @@
 
 Behaviour: any broker responds; by then a change is stored in ZooKeeper, effective on this broker, and
 announced to the others. Each entry to create, and each filter to delete by, has its own result. Without an
-authorizer the error is SECURITY_DISABLED. `ottla.server.authorization` authorizes the requests. Version 0 has
-only literal patterns.
+authorizer, and with a custom one, which has no ACLs, the error is SECURITY_DISABLED.
+`ottla.server.authorization` authorizes the requests. Version 0 has only literal patterns.
 
 A request with a field of code 0 (UNKNOWN) is malformed, as in Kafka; other unknown codes are INVALID_REQUEST
 in an entry to create, and match nothing in a filter.
@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 from ottla.metadata.acls import Deleted, StoredAcls
+from ottla.metadata.custom_authorizer import CustomAuthorizer
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from ottla.security.acls import (
@@ -39,9 +40,10 @@ Outcome: TypeAlias = m.CreateAclsResponse.AclCreationResult
 
 
 class AclsHandler:
-    def __init__(self, acls: StoredAcls | None) -> None:
-        """None: there is no authorizer."""
+    def __init__(self, acls: StoredAcls | None, custom: CustomAuthorizer | None = None) -> None:
+        """`acls` None: there is no authorizer, or a custom one."""
         self._acls = acls
+        self._custom = custom
 
     def routes(self) -> list[Route]:
         return [
@@ -54,7 +56,7 @@ class AclsHandler:
         message = request.decode(m.DescribeAclsRequest)
         wanted = _filter(message, message.resource_type_filter, message.pattern_type_filter)
         if self._acls is None:
-            raise KafkaError(ErrorCode.SECURITY_DISABLED, f"{_DISABLED} on the broker")
+            raise self._disabled(f"{_DISABLED} on the broker")
         resources: dict[ResourcePattern, list[m.DescribeAclsResponse.AclDescription]] = {}
         for pattern, entry in self._acls.authorizer.bindings(wanted):
             resources.setdefault(pattern, []).append(
@@ -91,7 +93,7 @@ class AclsHandler:
             ):
                 raise MalformedMessage("an entry to create", "an element is unknown")
         if self._acls is None:
-            raise KafkaError(ErrorCode.SECURITY_DISABLED, f"{_DISABLED}.")
+            raise self._disabled(f"{_DISABLED}.")
         bindings = [_binding(each) for each in message.creations]
         problems = [_problem(each) for each in bindings]
         good = [each for each, problem in zip(bindings, problems, strict=True) if problem is None]
@@ -106,7 +108,7 @@ class AclsHandler:
         message = request.decode(m.DeleteAclsRequest)
         filters = [_filter(x, x.resource_type_filter, x.pattern_type_filter) for x in message.filters]
         if self._acls is None:
-            raise KafkaError(ErrorCode.SECURITY_DISABLED, f"{_DISABLED}.")
+            raise self._disabled(f"{_DISABLED}.")
         return m.DeleteAclsResponse(
             filter_results=[
                 m.DeleteAclsResponse.DeleteAclsFilterResult(
@@ -115,6 +117,11 @@ class AclsHandler:
                 for deleted in await self._acls.delete(filters)
             ]
         )
+
+    def _disabled(self, without_authorizer: str) -> KafkaError:
+        if self._custom is not None:
+            return KafkaError(ErrorCode.SECURITY_DISABLED, f"The authorizer {self._custom.name} has no ACLs.")
+        return KafkaError(ErrorCode.SECURITY_DISABLED, without_authorizer)
 
 
 def _filter(
