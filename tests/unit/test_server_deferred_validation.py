@@ -16,7 +16,7 @@ from ottla.protocol.records import Record, build_batch, parse_batch_header
 from ottla.server.logs.deferred_validation import DeferredValidation, ValidationResult
 from ottla.storage.log_config import LogConfig
 from ottla.storage.record_validation import InvalidRecords
-from tests.unit.test_records_legacy import message, wrapped
+from tests.legacy_messages import message, wrapped
 from tests.worlds.storage_logs import NOW_MS, batch
 
 

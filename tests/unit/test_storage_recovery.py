@@ -16,7 +16,7 @@ from ottla.storage.checkpoints import RECOVERY_POINT_FILE
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_loader import UnsupportedMessageFormat
-from tests.unit.test_records_legacy import message
+from tests.legacy_messages import message
 from tests.worlds.storage_logs import NOW_MS, append, contents, open_log, values
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)

@@ -25,7 +25,7 @@ from ottla.storage.log_validator import (
     validate,
 )
 from ottla.storage.record_validation import InvalidRecords
-from tests.unit.test_records_legacy import message, wrapped
+from tests.legacy_messages import message, wrapped
 from tests.worlds.storage_logs import NOW_MS, batch, open_log
 
 CONFIGS = (

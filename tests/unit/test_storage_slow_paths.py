@@ -22,7 +22,7 @@ from ottla.storage.log import Log, LogAppendInfo
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_validator import SlowPath, needs_rewrite_or_records, slow_paths
 from ottla.storage.record_validation import InvalidRecords
-from tests.unit.test_records_legacy import message, wrapped
+from tests.legacy_messages import message, wrapped
 from tests.worlds.storage_logs import NOW_MS, append, batch, contents, open_log, values
 
 COMPACTED = LogConfig(cleanup_policy="compact")
