@@ -24,6 +24,7 @@ from ottla_operator.planning.pipelines import ClusterView, plan_pipeline
 from ottla_operator.planning.pools import assign_brokers, plan_pool
 from ottla_operator.planning.quotas import plan_quotas, quota_owns_default_client
 from ottla_operator.planning.rebalance_run import is_measured, question_of
+from ottla_operator.planning.recovery import plan_recovery
 from ottla_operator.planning.restarts import handled_restarts
 from ottla_operator.planning.revision import (
     VOLUMES,
@@ -120,11 +121,15 @@ class Reconciler:
             quota_owns_default_client=elsewhere,
             holds=holds,
         )
+        plan, waits = self._with_recovery(cluster, observed, plan, result)
         if cluster.metadata.deleting:
             planned_all = [self._of_cluster(cluster, plan), *self._without_cluster(members, cluster, drivers)]
         else:
             audits = Audits.of((r for r in members if isinstance(r, Pipeline)), drivers)
-            planned_all = self._of_members(cluster, members, observed, plan, targets.default, audits)
+            waiting = [r for r in members if waits and isinstance(r, _OF_KAFKA)]
+            going = [r for r in members if r not in waiting]
+            planned_all = self._of_members(cluster, going, observed, plan, targets.default, audits)
+            planned_all += [self._waiting(each, waits) for each in waiting]
             planned_all += self._of_pipelines(cluster, members, drivers, plan.placement.usable)
         planned_all[0] = self._with_backup(planned_all[0], cluster, plan.placement.usable, result)
         others = {c.metadata.name for c in clusters[1:]}
@@ -223,6 +228,46 @@ class Reconciler:
             findings=(*planned.findings, *plan.findings),
             status=planned.status.model_copy(update={"backup": plan.status}),
         )
+
+    def _with_recovery(
+        self, cluster: BrokerCluster, observed: Observed, plan: ClusterPlan, result: ReconcileResult
+    ) -> tuple[ClusterPlan, str]:
+        """The plan of the cluster with the state of its recovery, and what its members wait for; begins an
+        attempt when it is due."""
+        recoveries, kafka = self._environment.recoveries, observed.kafka
+        if recoveries is None:
+            return plan, ""
+        ready = next(finding for finding in plan.findings if finding.type == "Ready")
+        own = [name for name, topic in kafka.topics.items() if not topic.internal]
+        recovery = plan_recovery(
+            cluster,
+            recoveries.outcome(),
+            topics=own if kafka.has_controller else None,
+            not_ready="" if ready.status == "True" else ready.message,
+            running=recoveries.running,
+            now_ms=self._clock_ms(),
+        )
+        if recovery.event is not None:
+            self._executor.record(cluster, *recovery.event, warning=recovery.failed)
+            result.steps.append(": ".join(recovery.event))
+        if recovery.attempt is not None:
+            recoveries.begin(cluster, recovery.attempt)
+        elif recovery.due_ms is not None:
+            result.due_ms = min(recovery.due_ms, result.due_ms or recovery.due_ms)
+        findings = {finding.type: finding for finding in plan.findings}
+        for finding in recovery.findings:
+            if finding.type != "Ready" or ready.status == "True":
+                findings[finding.type] = finding
+        usable = plan.placement.usable and not recovery.waits
+        status = plan.status.model_copy(update={"recovery": recovery.status})
+        placement = replace(plan.placement, usable=usable)
+        plan = replace(plan, findings=tuple(findings.values()), status=status, placement=placement)
+        return plan, recovery.waits
+
+    def _waiting(self, resource: AnyResource, waits: str) -> ResourcePlan[Status]:
+        """The plan of a resource whose cluster is being recovered from a backup."""
+        findings = (no("Ready", "ClusterNotReady", waits),)
+        return self._past_deadline(ResourcePlan(resource, findings, resource.status), usable=False)
 
     def _targets(
         self, cluster: BrokerCluster, traits: Mapping[str, str], upgrade: Upgrade, restart: str
@@ -363,6 +408,9 @@ class Reconciler:
             planned.append(ResourcePlan(resource, findings, resource.status, (), resource.metadata.deleting))
         return planned
 
+
+_OF_KAFKA = (Topic, Quota, User, ConsumerGroup)
+"""Kinds of what a backup has, too."""
 
 ClusterResource = BrokerCluster | BrokerPool | Topic | Quota | ConsumerGroup | User | Pipeline
 

@@ -1,4 +1,4 @@
-"""`ottla up` takes the backups of `spec.backup` on their schedule."""
+"""`ottla up` takes the backups of `spec.backup` on their schedule, and starts new clusters from them."""
 
 from __future__ import annotations
 
@@ -39,3 +39,19 @@ def test_a_backup_is_taken_on_schedule_with_the_clusters_topics(tmp_path: Path) 
         )
         assert len(list(folder.iterdir())) == 1
         assert session.cluster_status()["backup"]["lastObject"].startswith(f"file://{folder}/demo-")
+    assert_recovered(tmp_path / "other", folder)
+
+
+def assert_recovered(directory: Path, folder: Path) -> None:
+    """A new cluster has the backup's topic before that of its own files."""
+    session = UpSession(directory)
+    recovery = {"source": f"file://{folder}", "name": "demo"}
+    session.write("BrokerCluster", "demo", {"replicas": 1, "bootstrap": {"recovery": recovery}})
+    session.write("Topic", "more", {"clusterRef": {"name": "demo"}, "partitions": 1, "replicas": 1})
+    with session:
+        session.wait_ready()
+        assert session.condition("BrokerCluster/demo", "Recovered")[:2] == ("True", "Completed")
+        kept, more = session.topic("kept"), session.topic("more")
+        assert kept is not None
+        assert more is not None
+        assert (len(kept.partitions), len(more.partitions)) == (3, 1)

@@ -99,21 +99,26 @@ Plugin = Callable[..., str]
 @pytest.fixture
 def ottla(kube: Kube, cluster: Cluster, tmp_path: Path) -> Plugin:
     """Runs `kubectl ottla ARGS…`, or the plugin itself, in the cluster's namespace; what it prints."""
+    return plugin_in(cluster.namespace, kube, tmp_path)
+
+
+def plugin_in(namespace: str, kube: Kube, folder: Path) -> Plugin:
+    """`kubectl ottla` in this namespace. `folder`: for a script of its own."""
     beside = Path(sys.executable).parent
     path = f"{beside}{os.pathsep}{os.environ['PATH']}"
     command, plugin = kube.command("kubectl"), ["kubectl", "ottla"]
     if len(command) > 1:
         # kube.sh gives kubectl a flag of its own, and then kubectl looks for no plugin.
         plugin = ["kubectl-ottla"]
-        script = tmp_path / "kubectl"
+        script = folder / "kubectl"
         script.write_text(f'#!/bin/sh\nexec {" ".join(command)} "$@"\n')
         script.chmod(0o755)
-        path = f"{tmp_path}{os.pathsep}{path}"
+        path = f"{folder}{os.pathsep}{path}"
     assert (beside / "kubectl-ottla").exists(), "this tree is not installed: make setup"
 
     def run(*arguments: str) -> str:
         done = subprocess.run(
-            [*plugin, "-n", cluster.namespace, *arguments],
+            [*plugin, "-n", namespace, *arguments],
             capture_output=True, text=True, timeout=600, check=False, env={**os.environ, "PATH": path},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

@@ -77,11 +77,14 @@ def _only_these_namespaces(kube: Kube) -> list[str]:
         return []
     names = [
         NAMESPACE,
+        f"{NAMESPACE}-backup",
+        f"{NAMESPACE}-connect",
         f"{NAMESPACE}-gone",
         f"{NAMESPACE}-outside",
         f"{NAMESPACE}-secured",
         f"{NAMESPACE}-upgraded",
         f"{NAMESPACE}-pipelines",
+        f"{NAMESPACE}-certificates",
     ]
     for name in names:
         kube.ensure_namespace(name)

@@ -1,4 +1,5 @@
-"""Clients of a secured cluster, on the node, where Service names resolve; used by `test_secured`.
+"""Clients of a secured cluster, on the node, where Service names resolve;
+used by `test_secured` and `test_certificates`.
 
 Kafka's Java client with the stores of the Secrets, librdkafka with PEM files, and OpenSSL for clients that
 brokers refuse.
@@ -196,9 +197,9 @@ class Clients:
         seen: list[str] = json.loads(self.run(WRITE_AND_READ, json.dumps(config), TOPIC, value))
         return seen
 
-    def shown(self) -> list[str]:
+    def shown(self, port: int = PASSWORDED) -> list[str]:
         """The certificate that each broker presents."""
-        at = [(self.host(broker), PASSWORDED) for broker in range(len(self.cluster.brokers()))]
+        at = [(self.host(broker), port) for broker in range(len(self.cluster.brokers()))]
         found: list[str] = json.loads(self.run(SHOWN, json.dumps(at)))
         return found
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.cert_manager import cert_manager
 from tests.e2e.clusters import SYSTEM, Cluster
 from tests.e2e.installing import ROOT
-from tests.e2e.kube import Kube, wait_for
+from tests.e2e.kube import Kube, Object, wait_for
 
 WRONG = {"retention.ms": "long"}
+FAIL_OPEN = "apiserver_admission_webhook_fail_open_count"
 MISTAKE = "denied the request: spec.config[retention.ms]: Invalid value long for retention.ms"
 
 
@@ -31,9 +34,28 @@ def webhook(kube: Kube, operator: str, cluster: Cluster) -> Iterator[None]:
     upgrade(kube, "webhook.enabled=true", "replicas=2")
     if kube.has_node:
         _route_to_the_service(kube)
-    wait_for("the webhook answers", lambda: "denied" in dry(kube, cluster, config=WRONG), 60)
+    wait_answers(kube, cluster)
     yield
-    upgrade(kube, "webhook.enabled=false", "replicas=1")
+    upgrade(kube, "webhook.enabled=false", "webhook.certManager.enabled=false", "replicas=1")
+
+
+def wait_answers(kube: Kube, cluster: Cluster) -> None:
+    """Wait until a mistake is denied. The webhook fails open, so that an API server that cannot reach it
+    accepts mistakes; its metric tells the one from the other."""
+    before = _fail_open_count(kube)
+    try:
+        wait_for("the webhook answers", lambda: MISTAKE in dry(kube, cluster, config=WRONG), 60)
+    except AssertionError as error:
+        missed = _fail_open_count(kube) - before
+        why = f"the API server could not reach the webhook {missed} times: it has no route to the Service"
+        raise AssertionError(
+            f"{error}; {why if missed else 'the webhook was reached, and accepted it'}"
+        ) from None
+
+
+def _fail_open_count(kube: Kube) -> int:
+    lines = kube.kubectl("get", "--raw", "/metrics").splitlines()
+    return sum(int(line.split()[-1]) for line in lines if line.startswith(f"{FAIL_OPEN}{{"))
 
 
 def _route_to_the_service(kube: Kube) -> None:
@@ -46,10 +68,13 @@ def _route_to_the_service(kube: Kube) -> None:
 
 def dry(kube: Kube, cluster: Cluster, name: str = "tried", **spec: Any) -> str:
     """What `kubectl apply --dry-run=server` prints for a Topic, with errors and warnings."""
-    topic = cluster.resource("Topic", name, {"clusterRef": {"name": cluster.name}, **spec})
+    return dry_run(kube, cluster.resource("Topic", name, {"clusterRef": {"name": cluster.name}, **spec}))
+
+
+def dry_run(kube: Kube, item: Object) -> str:
     done = subprocess.run(
         kube.command("kubectl", ("apply", "--dry-run=server", "-f", "-")),
-        input=json.dumps(topic),
+        input=json.dumps(item),
         capture_output=True,
         text=True,
         timeout=60,
@@ -67,6 +92,9 @@ def test_a_dry_run_tells_mistakes_and_warnings(kube: Kube, webhook: None, cluste
     waits = dry(kube, cluster, clusterRef={"name": "nowhere"})
     assert "Warning: spec.clusterRef.name: there is no BrokerCluster nowhere" in waits
     assert "created (server dry run)" in waits
+    backup = {"destination": "s3://backups/demo", "schedule": "61 * * * *"}
+    other = cluster.resource("BrokerCluster", "other", {"replicas": 1, "backup": backup})
+    assert "denied the request: spec.backup.schedule: '61 * * * *' is not allowed" in dry_run(kube, other)
 
 
 def test_without_an_operator_everything_that_the_crds_accept_is_accepted(
@@ -79,3 +107,26 @@ def test_without_an_operator_everything_that_the_crds_accept_is_accepted(
     assert "reserved for internal topics" in dry(kube, cluster, topicName="__x")
     kube.kubectl("scale", "deployment", "ottla", "-n", SYSTEM, "--replicas=2")
     wait_for("the webhook answers again", lambda: MISTAKE in dry(kube, cluster, config=WRONG), 60)
+
+
+def test_cert_manager_makes_the_certificate(
+    kube: Kube, webhook: None, cluster: Cluster, tmp_path: Path
+) -> None:
+    with cert_manager(kube, tmp_path):
+        kube.delete("secret", "ottla-webhook", SYSTEM)
+        upgrade(kube, "webhook.certManager.enabled=true")
+
+        def annotations() -> str:
+            found = kube.get("secret", "ottla-webhook", SYSTEM) or {"metadata": {}}
+            return str(found["metadata"].get("annotations"))
+
+        wait_for("cert-manager has issued it", lambda: "cert-manager.io/issuer-name" in annotations(), 60)
+        secret = kube.get("secret", "ottla-webhook", SYSTEM) or {}
+
+        def injected() -> bool:
+            found = kube.get("validatingwebhookconfiguration", f"ottla-{SYSTEM}", SYSTEM) or {}
+            bundle = found["webhooks"][0]["clientConfig"].get("caBundle")
+            return bool(bundle == secret["data"]["ca.crt"])
+
+        wait_for("cert-manager has injected its authority", injected, 60)
+        wait_answers(kube, cluster)

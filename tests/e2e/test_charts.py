@@ -64,7 +64,7 @@ def test_the_operators_chart_is_taken_by_the_api_server(
     [
         ("charts/ottla", {"logLevel": "LOUD"}, "logLevel"),
         ("charts/ottla", {"image": {"repo": "x"}}, "repo"),
-        ("charts/ottla-cluster", {"replicas": 0}, "replicas"),
+        ("charts/ottla-cluster", {"replicas": -1}, "replicas"),
         ("charts/ottla-cluster", {"topics": [1]}, "topics"),
         ("charts/ottla-cluster", {"schemaRegistry": {"image": {"tags": "1"}}}, "tags"),
         (
@@ -212,7 +212,7 @@ def test_the_samples_are_taken_by_the_api_server(kube: Kube, operator: str, samp
 @pytest.mark.parametrize(
     ("kind", "spec", "problem"),
     [
-        ("BrokerCluster", {"replicas": 0}, "replicas"),
+        ("BrokerCluster", {"replicas": -1}, "replicas"),
         ("BrokerCluster", {"replicas": 3, "relicas": 3}, "relicas"),
         ("Topic", {"clusterRef": {"name": "demo"}, "partitions": 0}, "partitions"),
         ("Topic", {"partitions": 1}, "clusterRef"),

@@ -45,17 +45,23 @@ def _binary() -> Path:
 @contextmanager
 def s3_server(directory: Path) -> Iterator[S3Server]:
     """Run the server over a folder below `directory`."""
-    root, port = directory / "s3", free_ports(1)
+    port = free_ports(1)
+    server, command = s3_command(directory, f"127.0.0.1:{port}")
+    process = ChildProcess("s3", command, log=directory / "s3.log")
+    process.start()
+    try:
+        assert wait_until(lambda: port_in_use(port), timeout_s=60), (directory / "s3.log").read_text()
+        yield server
+    finally:
+        process.kill()
+
+
+def s3_command(directory: Path, address: str) -> tuple[S3Server, list[str]]:
+    """The server at this address over a folder below `directory`, and the command line that runs it."""
+    root = directory / "s3"
     bucket = root / BUCKET
     bucket.mkdir(parents=True)
     key, secret = "key", "secret-of-the-test"
-    user = ["--access", key, "--secret", secret]
-    command = [str(_binary()), *user, "--port", f"127.0.0.1:{port}", "posix", str(root)]
-    server = ChildProcess("s3", command, log=directory / "s3.log")
-    server.start()
-    try:
-        assert wait_until(lambda: port_in_use(port), timeout_s=60), (directory / "s3.log").read_text()
-        credentials = {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
-        yield S3Server(f"http://127.0.0.1:{port}", credentials, bucket)
-    finally:
-        server.kill()
+    command = [str(_binary()), "--access", key, "--secret", secret, "--port", address, "posix", str(root)]
+    credentials = {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
+    return S3Server(f"http://{address}", credentials, bucket), command

@@ -106,6 +106,10 @@ def backup(only_webhook: str = "", **fields: Any) -> Case:
     return cluster(only_webhook, backup={"destination": "s3://b", "credentialsSecret": "s3", **fields})
 
 
+def recovery(**fields: Any) -> Case:
+    return cluster(bootstrap={"recovery": {"source": "s3://b", "credentialsSecret": "s3", **fields}})
+
+
 def window(only_webhook: str = "", **fields: Any) -> Case:
     windows = [{"start": "22:00", "duration": "4h", **fields}]
     return cluster(only_webhook, rollingUpdate={"windows": windows})
@@ -143,6 +147,7 @@ def trusted(**source: str) -> Case:
 
 
 CASES: Final = (
+    Case("Connector", {"connectRef": {"name": "x"}, "class": "C", "alterOffsets": {"requestId": "1"}}),
     authenticated(type="oauth", validIssuerUri="https://idp"),
     authenticated(**{**OAUTH, "jwksEndpointUri": "file:/etc/passwd"}),
     authenticated(**OAUTH, checkAudience=True),
@@ -218,6 +223,8 @@ CASES: Final = (
     backup(CRON, schedule="61 * * * *"),
     backup(destination="file:///tmp"),
     cluster(backup={"destination": "s3://b"}),
+    recovery(source="file:///tmp"),
+    cluster(bootstrap={"recovery": {"source": "s3://b"}}),
     cluster(clusterCa={"renewalDays": 365}),
     cluster(clientsCa={**ISSUER, "generateCertificateAuthority": False}),
     cluster(clientsCa={"validityDays": 30}),
@@ -238,6 +245,14 @@ CASES: Final = (
     cluster(storage={"volumes": [{"id": 1}, {"id": 2}, {"id": 1}]}),
     cluster(storage={"volumes": [{"id": 1, "size": "much"}]}),
     cluster(storage={"volumes": []}),
+    cluster(
+        SETTINGS,
+        listeners=[listener(configuration={"maxConnections": 5})],
+        config={"listener.name.plain.max.connections": 7},
+    ),
+    access("internal", maxConnections=0),
+    access("loadbalancer", finalizers=["cleanup"]),
+    access("nodeport", finalizers=["a.b/cleanup"]),
     pod(volumes=[{"name": "more"}]),
     pod(volumes=[{"name": "more", "emptyDir": {}, "secret": {}}]),
     pod(containers=[{"name": "a", "image": "x"}, {"name": "a", "image": "x"}]),
@@ -429,6 +444,7 @@ def valid() -> Iterator[tuple[str, str, Any]]:
         ),
         access("ingress", bootstrap={"host": "x.example"}, hostTemplate="b-{nodeId}.example"),
         backup(schedule="0 3 * * mon-fri", endpoint="http://minio:9000", destination="az://a/b/c"),
+        recovery(source="gs://b/x/old-20261127T120000Z.ndjson.gz", name="old"),
         window(duration="168h", days=["Monday"], timeZone="Europe/Berlin"),
         cluster(listeners=[listener(tls=True, authentication={"type": "tls"}, configuration=CERTIFICATE)]),
         Case("Topic", {**REF, "topicName": "_x"}),

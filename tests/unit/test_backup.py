@@ -24,7 +24,7 @@ from ottla.security.acls import (
 )
 from ottla_operator.backup.cluster import LogRange, Restore, plan_restore
 from ottla_operator.backup.document import Backup, BackupError, OffsetRecord, TopicRecord, dumped, loaded
-from ottla_operator.backup.objects import Folder, object_name, split
+from ottla_operator.backup.objects import Folder, _failed, object_name, split
 
 ACL = AclBinding(
     ResourcePattern(ResourceType.TOPIC, "orders", PatternType.LITERAL),
@@ -188,3 +188,18 @@ def test_a_url_is_a_folder_or_a_backup_in_it() -> None:
         "s3://b/x",
         "demo-20261127T140512Z.ndjson.gz",
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("no route\nsource: x", "no route"),
+        (
+            'PUT http://x - 403 Forbidden: <?xml version="1.0"?>\n<Error><Code>SignatureDoesNotMatch</Code>'
+            "<Message>the key\nis wrong</Message><RequestId>1</RequestId></Error>",
+            "SignatureDoesNotMatch: the key is wrong",
+        ),
+    ],
+)
+def test_a_failure_has_the_error_of_the_store(text: str, reason: str) -> None:
+    assert str(_failed("s3://b", OSError(text))) == f"s3://b: {reason}"

@@ -140,6 +140,19 @@ def plan(
     return result.exit_code, result.output
 
 
+def test_the_plan_of_a_new_cluster_has_its_recovery(tmp_path: Path) -> None:
+    source = "s3://b/old-20261127T120000Z.ndjson.gz"
+    recovery = {"source": source, "credentialsSecret": "s3"}
+    sim = KubernetesSimulation()
+    code, output = plan(sim, tmp_path, "-o", "json", bootstrap={"recovery": recovery})
+    report = json.loads(output)
+    kinds = [step["kind"] for step in report["steps"]]
+    assert kinds[-2:] == ["RecoveryStarted", "RecoveryCompleted"]
+    assert source in report["steps"][-1]["step"]
+    assert (code, report["completes"]) == (1, True)
+    assert any("is not read" in note for note in report["notes"])
+
+
 def test_without_a_change_the_exit_code_is_0(tmp_path: Path) -> None:
     code, output = plan(a_cluster(), tmp_path)
     assert "nothing is to be done" in output

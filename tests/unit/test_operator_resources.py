@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -584,6 +585,24 @@ def test_the_samples_are_valid() -> None:
 def test_the_crds_in_the_repository_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPOSITORY)
     assert main(["--check"]) == 0
+
+
+def bounds(schema: object) -> Iterator[float]:
+    """All minima and maxima in a schema."""
+    if isinstance(schema, dict):
+        for name, value in schema.items():
+            if name in ("minimum", "maximum") and isinstance(value, int | float):
+                yield value
+            yield from bounds(value)
+    elif isinstance(schema, list):
+        for item in schema:
+            yield from bounds(item)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bounds_of_numbers_are_exact_in_the_api_server(kind: str) -> None:
+    """It reads them as float64: with a maximum of 2^63 - 1 it refuses every integer."""
+    assert [bound for bound in bounds(build_crd(kind)) if abs(bound) > 2**53] == []
 
 
 @pytest.mark.parametrize("stale", ["crds", "chart"])

@@ -30,7 +30,7 @@ from ottla_operator.kubernetes.store import KubernetesStore
 from ottla_operator.kubernetes.zookeeper_planning import ServerRole
 from ottla_operator.planning.observed import AccessState, KafkaState, LogDir
 from ottla_operator.planning.steps import KafkaStep
-from ottla_operator.platform.interfaces import Address, Environment, InvolvedObject, RollGate
+from ottla_operator.platform.interfaces import Address, Environment, InvolvedObject, Recoveries, RollGate
 from ottla_operator.reconcile import Reconciler
 from ottla_operator.resources import API_VERSION, KINDS
 from ottla_operator.step_executor import ReconcileResult
@@ -493,6 +493,7 @@ class KubernetesSimulation:
         self.api = InMemoryApi() if api is None else api
         self._gate = gate
         self.recorder = FakeRecorder()
+        self.recoveries: Recoveries | None = None
         self.images = Images("ottla:1", "ottla:1", "Never", operator_namespace="ottla-system")
         self.acl_migrations: list[tuple[str, str]] = []
         """(zookeeper.connect, owner) of each migration of ZooKeeper's node ACLs."""
@@ -542,6 +543,7 @@ class KubernetesSimulation:
             Environment(
                 *(platform, EmptyKafka(), store, secrets, drivers, lambda: self.api.now_ms, self.recorder),
                 gate=self._gate,
+                recoveries=self.recoveries,
             )
         )
         return asyncio.run(reconcile(reconciler, store))

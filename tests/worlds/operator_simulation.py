@@ -14,7 +14,7 @@ from dataclasses import replace
 from ottla_operator.conditions import find
 from ottla_operator.planning.observed import DriverInstance, JobProgress, Secret
 from ottla_operator.planning.pipeline_config import DriverLaunch
-from ottla_operator.platform.interfaces import Backups, Ensured, Environment, Loads
+from ottla_operator.platform.interfaces import Backups, Ensured, Environment, Loads, Recoveries
 from ottla_operator.reconcile import Reconciler, is_ready
 from ottla_operator.rehearsal.model import SimulatedCluster, SimulatedKafka
 from ottla_operator.resources import AnyResource, Pipeline
@@ -146,6 +146,7 @@ class OperatorSimulation:
         self.drivers = FakeDrivers()
         self.loads: Loads | None = None
         self.backups: Backups | None = None
+        self.recoveries: Recoveries | None = None
 
     def apply(self, kind: str, name: str, spec: Mapping[str, object], **annotations: str) -> None:
         self.store.apply(kind, name, spec, **annotations)
@@ -177,6 +178,7 @@ class OperatorSimulation:
                 lambda: self.cluster.now_ms,
                 loads=self.loads,
                 backups=self.backups,
+                recoveries=self.recoveries,
             )
         )
         result = asyncio.run(reconciler.reconcile())

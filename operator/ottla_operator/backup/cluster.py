@@ -31,6 +31,7 @@ from ottla_operator.resources.settings import THROTTLED_REPLICAS
 
 Part = Literal["topics", "settings", "acls", "quotas", "offsets"]
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
+_TOPICS_PER_REQUEST: Final = 100
 _COMMIT_ATTEMPTS, _COMMIT_PAUSE_S = 20, 0.5
 _OF_TOPIC, _OF_BROKER, _OF_ALL = 1, 2, 3
 _OF_A_MOVE: Final = (
@@ -257,6 +258,21 @@ async def observe_target(
     return target, brokers, {tp: LogRange(starts[tp].offset, ends[tp].offset) for tp in there}
 
 
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore has left as it is, and what has failed."""
+
+    notes: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+
+
+async def restore(admin: AdminClient, backup: Backup, now_ms: int) -> Restored:
+    """Restore what the backup has and the cluster has not. Raises ClientError."""
+    target, brokers, logs = await observe_target(admin, backup, now_ms)
+    plan = plan_restore(backup, target, brokers=brokers, logs=logs)
+    return Restored(plan.notes, tuple(await execute_restore(admin, plan)))
+
+
 async def execute_restore(admin: AdminClient, restore: Restore) -> list[str]:
     """Execute it. Returns what has failed and why."""
     failed: list[str] = []
@@ -265,8 +281,9 @@ async def execute_restore(admin: AdminClient, restore: Restore) -> list[str]:
         failed.extend(f"{what} {key}: {error}" for key, error in errors.items())
 
     new = [NewTopic(t.name, t.partitions, t.replicas, dict(t.config)) for t in restore.topics]
-    if new:
-        note("topic", (await admin.create_topics(new)).errors)
+    for begin in range(0, len(new), _TOPICS_PER_REQUEST):
+        part = new[begin : begin + _TOPICS_PER_REQUEST]
+        note("topic", (await admin.create_topics(part)).errors)
     for broker, values in restore.settings.items():
         resource = ConfigResource(ConfigType.BROKER, broker)
         changes = [ConfigChange(name, value) for name, value in values.items()]

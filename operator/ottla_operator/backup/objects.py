@@ -141,11 +141,13 @@ def split(url: str) -> tuple[str, str]:
     return folder, name
 
 
-async def newest(source: str, endpoint: str, cluster: str = "") -> tuple[str, bytes]:
+async def newest(
+    source: str, endpoint: str, cluster: str = "", credentials: Mapping[str, str] | None = None
+) -> tuple[str, bytes]:
     """The URL and the content of a backup: the one at this URL, or the newest in this folder, of this cluster
     only. Raises BackupError."""
     url, name = split(source)
-    folder = Folder(url, endpoint)
+    folder = Folder(url, endpoint, credentials or {})
     if not name:
         names = await folder.names(cluster)
         if not names:
@@ -155,4 +157,12 @@ async def newest(source: str, endpoint: str, cluster: str = "") -> tuple[str, by
 
 
 def _failed(where: str, error: Exception) -> BackupError:
-    return BackupError(f"{where}: {str(error).strip().splitlines()[0] if str(error).strip() else error!r}")
+    return BackupError(f"{where}: {_reason(str(error)) or repr(error)}")
+
+
+def _reason(text: str) -> str:
+    """The store's own error in a response of XML; else the first line."""
+    code, message = (re.search(rf"<{name}>([^<]+)</{name}>", text) for name in ("Code", "Message"))
+    if code is None:
+        return text.strip().partition("\n")[0]
+    return ": ".join(" ".join(found[1].split()) for found in (code, message) if found is not None)

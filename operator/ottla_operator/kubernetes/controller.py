@@ -29,7 +29,7 @@ from ottla_operator.kubernetes.release import release_unwatched
 from ottla_operator.kubernetes.roll_gate import Key, RollQueue
 from ottla_operator.kubernetes.secrets import KubernetesSecrets
 from ottla_operator.kubernetes.store import KubernetesStore
-from ottla_operator.platform.backups import BackupRunner
+from ottla_operator.platform.backups import BackupRunner, RecoveryRunner
 from ottla_operator.platform.connect import ConnectRest
 from ottla_operator.platform.interfaces import Environment
 from ottla_operator.platform.kafka import KafkaAdmin
@@ -218,6 +218,7 @@ class Controller:
         platform = KubernetesPlatform(self._api, self._images, namespace, cluster, self._clock_ms)
         kafka = KafkaAdmin(platform.client_properties)
         secrets = KubernetesSecrets(self._api, namespace, cluster)
+        own_secrets = KubernetesSecrets(self._api, namespace, cluster)
         drivers = KubernetesDrivers(self._api, self._images, namespace, cluster, self._clock_ms)
         reconciler = Reconciler(
             Environment(
@@ -229,9 +230,8 @@ class Controller:
                 self._clock_ms,
                 self._recorder,
                 loads=LoadMonitor(metrics_over_http(platform.metrics_addresses), kafka.log_dirs),
-                backups=BackupRunner(
-                    kafka.take_backup, KubernetesSecrets(self._api, namespace, cluster), self._clock_ms
-                ),
+                backups=BackupRunner(kafka.take_backup, own_secrets, self._clock_ms),
+                recoveries=RecoveryRunner(kafka.restore, own_secrets, self._clock_ms),
                 gate=self._rolls.gate_of(key),
             )
         )

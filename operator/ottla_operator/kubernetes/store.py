@@ -20,6 +20,8 @@ from ottla_operator.kubernetes.external_access import metadata_problems
 from ottla_operator.kubernetes.listeners import port_problems
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.naming import FINALIZER, connect_of, name_problem
+from ottla_operator.planning.reassign_requests import EMPTY, REBALANCE
+from ottla_operator.planning.rebalance_run import LOAD_REBALANCE
 from ottla_operator.platform.interfaces import Recorder
 from ottla_operator.reconcile import DELETION_DEADLINE_MS
 from ottla_operator.resources import (
@@ -33,6 +35,7 @@ from ottla_operator.resources import (
     Pipeline,
     Problem,
 )
+from ottla_operator.resources.backup import BackupSpec, RecoverySpec
 from ottla_operator.resources.common import Metadata, Status
 from ottla_operator.resources.loading import invalid_finding, parse_resource, status_with
 from ottla_operator.resources.pods import PodTemplate, sidecar_problems
@@ -347,18 +350,28 @@ def problems_on_kubernetes(resource: AnyResource, *, allow_sidecars: bool) -> It
 
 
 def _backup_problems(cluster: BrokerCluster) -> Iterator[Problem]:
-    backup = cluster.spec.backup
-    if backup is None:
-        return
-    if backup.destination.startswith("file:"):
-        yield Problem("spec.backup.destination", "file:// is for `ottla up` only")
-    if backup.credentials_secret is None:
-        message = "is required: the operator lends nobody its own credentials"
-        yield Problem("spec.backup.credentialsSecret", message)
+    backup, recovery = cluster.spec.backup, cluster.spec.bootstrap.recovery
+    if backup is not None:
+        yield from _store_problems("spec.backup", "destination", backup.destination, backup)
+    if recovery is not None:
+        yield from _store_problems("spec.bootstrap.recovery", "source", recovery.source, recovery)
+
+
+def _store_problems(path: str, name: str, url: str, of: BackupSpec | RecoverySpec) -> Iterator[Problem]:
+    if url.startswith("file:"):
+        yield Problem(f"{path}.{name}", "file:// is for `ottla up` only")
+    if of.credentials_secret is None:
+        message = "is required: a backup never uses the credentials of the operator"
+        yield Problem(f"{path}.credentialsSecret", message)
 
 
 # Reasons of a healthy resource in transition: their Events are Normal.
-_EXPECTED = frozenset(("Pending", "Deleting", "Rolling", "ScaleUp", "ScaleDown", "NotRolling", "NotScaling"))
+_EXPECTED = frozenset(
+    (
+        *("Pending", "Deleting", "Rolling", "ScaleUp", "ScaleDown", "NotRolling", "NotScaling"),
+        *("Proposed", "Rebalancing", LOAD_REBALANCE, REBALANCE, EMPTY),
+    )
+)
 
 # Reasons without an Event: the steps themselves are recorded.
 _TRANSIENT = frozenset(("Applying", "Creating", "ClusterNotReady", "Pending", "WaitingForBrokers"))

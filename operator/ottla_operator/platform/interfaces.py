@@ -26,6 +26,7 @@ from ottla_operator.planning.observed import (
     ZooKeeperState,
 )
 from ottla_operator.planning.pipeline_config import DriverLaunch
+from ottla_operator.planning.recovery import RecoveryOutcome
 from ottla_operator.planning.revision import PerBroker
 from ottla_operator.planning.steps import KafkaStep
 from ottla_operator.resources import AnyResource, BrokerCluster, Pipeline
@@ -247,6 +248,21 @@ class Backups(Protocol):
         ...
 
 
+class Recoveries(Protocol):
+    """Restores a backup into a new cluster, beside the reconciliations."""
+
+    @property
+    def running(self) -> bool: ...
+
+    def outcome(self) -> RecoveryOutcome | None:
+        """The outcome of an attempt that has ended, once."""
+        ...
+
+    def begin(self, cluster: BrokerCluster, source: str) -> None:
+        """Begin to restore the backup at this URL; "": find the one that the spec names, and read it."""
+        ...
+
+
 class Compute(Protocol):
     """Runs work that takes seconds."""
 
@@ -336,6 +352,8 @@ class Environment:
     compute: Compute = in_thread
     backups: Backups | None = None
     """None: backups are not taken."""
+    recoveries: Recoveries | None = None
+    """None: clusters start empty."""
     gate: RollGate | None = None
     """None: no other clusters are waited for."""
 

@@ -35,7 +35,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.security.acls import AclBinding, AclFilter, EntryFilter, PatternFilter
 from ottla.security.clients import ClientSecurity
 from ottla.wire.connection import ConnectionLost, UnsupportedApi
-from ottla_operator.backup.cluster import take_backup
+from ottla_operator.backup.cluster import Restored, restore, take_backup
 from ottla_operator.backup.document import Backup
 from ottla_operator.planning import steps
 from ottla_operator.planning.listener_security import SCRAM_MECHANISM
@@ -122,6 +122,12 @@ class KafkaAdmin:
         if self._admin is None:
             raise StepFailed("Unreachable", "no broker is running")
         return await take_backup(self._admin, now_ms)
+
+    async def restore(self, backup: Backup, now_ms: int) -> Restored:
+        """Restore a backup into the cluster that was observed last. Raises ClientError and StepFailed."""
+        if self._admin is None:
+            raise StepFailed("Unreachable", "no broker is running")
+        return await restore(self._admin, backup, now_ms)
 
     async def observe(
         self,

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ottla_operator.conditions import iso_time
-from ottla_operator.rehearsal.rehearse import NOT_REHEARSED
 from ottla_operator.rehearsal.report import Change, changed_paths
 from ottla_operator.resources import AnyResource, BrokerCluster, ConnectCluster, Connector, Problem
 from ottla_operator.resources.common import PAUSE_ANNOTATION
@@ -76,8 +75,6 @@ def changed_resources(
             after[new.key] = old
             continue
         changes.append(Change(new.key, old is None, paths=paths))
-        if isinstance(new, NOT_REHEARSED):
-            notes.append(f"{new.key} changes; it restarts no broker, and its own steps are not rehearsed")
     if problems:
         raise Refused(problems)
     named = {document.key for document in documents}
@@ -90,6 +87,9 @@ def changed_resources(
     if not isinstance(cluster, BrokerCluster):
         raise Refused([f"BrokerCluster {name} does not exist, and is not in the files"])
     old_cluster = members.get(cluster.key)
+    recovery = cluster.spec.bootstrap.recovery
+    if old_cluster is None and recovery is not None:
+        notes.append(f"the backup at {recovery.source} is not read: Topics that it has are not created")
     if cluster.metadata.paused:
         notes.append(f"{PAUSE_ANNOTATION} pauses reconciliation: the operator would do nothing")
     return ChangeSet(

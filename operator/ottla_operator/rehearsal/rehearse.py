@@ -22,6 +22,7 @@ from ottla_operator.planning.observed import (
     PartitionKey,
     partition_name,
 )
+from ottla_operator.planning.recovery import RecoveryOutcome
 from ottla_operator.planning.revision import PerBroker
 from ottla_operator.planning.steps import KafkaStep
 from ottla_operator.planning.volumes import volume_of
@@ -452,6 +453,7 @@ def _environment(
         *(platform, kafka, store, NoSecrets(), NoDrivers(), clock_ms, recorder),
         random_bytes=bytes,
         compute=_compute,
+        recoveries=_Recovery(clock_ms),
     )
 
 
@@ -537,6 +539,26 @@ class _Described:
         return self.state
 
     async def execute(self, step: KafkaStep) -> None: ...
+
+
+class _Recovery:
+    """The recovery from a backup, which is not read: each attempt succeeds at once."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        self._clock_ms = clock_ms
+        self._ended: RecoveryOutcome | None = None
+
+    running = False
+
+    def outcome(self) -> RecoveryOutcome | None:
+        ended, self._ended = self._ended, None
+        return ended
+
+    def begin(self, cluster: BrokerCluster, source: str) -> None:
+        spec = cluster.spec.bootstrap.recovery
+        assert spec is not None
+        at_ms, message = self._clock_ms(), "its content is not read by a plan"
+        self._ended = RecoveryOutcome(at_ms, source or spec.source, message, restored=bool(source))
 
 
 class _Store:

@@ -10,12 +10,15 @@ from pydantic import Field, PrivateAttr
 
 from ottla.metadata.inter_broker import VERSIONS
 from ottla.security.authorizer import CLASS_NAME, SUPER_USERS
-from ottla_operator.resources.backup import BackupSpec, backup_problems
+from ottla_operator.conditions import find
+from ottla_operator.resources.backup import RECOVERY_REFUSED, BackupSpec, Bootstrap, backup_problems
 from ottla_operator.resources.cluster_status import BrokerClusterStatus
 from ottla_operator.resources.common import (
     AGE,
     APPROVE_ANNOTATION,
     HIBERNATE_ANNOTATION,
+    READY,
+    STATUS,
     ConfigMap,
     Definition,
     Duration,
@@ -28,7 +31,6 @@ from ottla_operator.resources.common import (
     Rule,
     TransitionRule,
     cel_regex,
-    condition_column,
     config_texts,
     parse_quantity,
     rules,
@@ -59,6 +61,8 @@ from ottla_operator.resources.zookeeper import OF_SECURED, ManagedZooKeeper, Zoo
 # Fields that only have an effect on Kubernetes; `ottla up` accepts and ignores them.
 _KUBERNETES_ONLY = ("image", "rack", "resources", "template")
 _SERVERS_ON_KUBERNETES = frozenset(("image", "resources", "template"))
+# Of the configuration of listeners, what has an effect in `ottla up`, too.
+_EVERYWHERE = frozenset(("broker_cert_chain_and_key", "max_connections", "max_connection_creation_rate"))
 # Fields that `ottla up` ignores, too, for a cluster that is not secured.
 _WHEN_SECURED = ("clients_ca", "cluster_ca", "listeners")
 
@@ -107,6 +111,14 @@ SECURED_RULE = TransitionRule(
     "its brokers could not connect to each other during the change",
     cel=f"{_secured_cel('self')} == {_secured_cel('oldSelf')}",
     allows=lambda old, new: old.is_secured == new.is_secured,
+)
+
+RECOVERY_RULE = TransitionRule(
+    path="spec.bootstrap.recovery",
+    message="bootstrap.recovery is for a new cluster: it cannot be added to an existing one",
+    cel="!has(self.bootstrap) || !has(self.bootstrap.recovery) || "
+    "(has(oldSelf.bootstrap) && has(oldSelf.bootstrap.recovery))",
+    allows=lambda old, new: new.bootstrap.recovery is None or old.bootstrap.recovery is not None,
 )
 
 
@@ -273,6 +285,9 @@ class BrokerClusterSpec(Model):
         default=None,
         description="The default quotas of client ids; removed with this field.",
     )
+    bootstrap: Bootstrap = Field(
+        default_factory=Bootstrap, description="What a new cluster starts with; it has no effect later."
+    )
     backup: BackupSpec | None = Field(
         default=None,
         description="Backups of the metadata: topics, settings, ACLs, quotas and offsets, without records "
@@ -313,13 +328,13 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         short_names=("bc",),
         condition_types=("Ready", "Available", "FullyReplicated", "ConfigApplied", "Rolling", "Scaling"),
         columns=(
-            condition_column("Ready", "Ready"),
+            READY,
             PrinterColumn("Desired", "integer", ".status.desiredBrokers"),
             PrinterColumn("Brokers", "integer", ".status.readyReplicas"),
             PrinterColumn("Controller", "integer", ".status.controllerId"),
             PrinterColumn("URP", "integer", ".status.underReplicatedPartitions"),
             PrinterColumn("Version", "string", ".status.version"),
-            condition_column("Status", "Ready", "reason"),
+            STATUS,
             AGE,
             PrinterColumn("UnderMinISR", "integer", ".status.underMinIsrPartitions", 1),
             PrinterColumn("Rollout", "string", ".status.rollout.targetHash", 1),
@@ -332,12 +347,8 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 f"self.metadata.name.matches({cel_regex(CLUSTER_NAME)})",
             ),
         ),
-        transition_rules=(SERVERS_RULE, SECURED_RULE, VOLUMES_RULE),
-        scale={
-            "specReplicasPath": ".spec.replicas",
-            "statusReplicasPath": ".status.replicas",
-            "labelSelectorPath": ".status.selector",
-        },
+        transition_rules=(SERVERS_RULE, SECURED_RULE, VOLUMES_RULE, RECOVERY_RULE),
+        scalable=True,
     )
 
     kind: Literal["BrokerCluster"]
@@ -379,6 +390,16 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
     def hibernates(self) -> bool:
         """Whether an annotation asks that no broker and no ZooKeeper server runs. All data is kept."""
         return self.metadata.annotations.get(HIBERNATE_ANNOTATION, "").lower() == "true"
+
+    @property
+    def awaits_recovery(self) -> bool:
+        """Whether a backup is still to be restored: what refers to the cluster waits for it."""
+        if self.spec.bootstrap.recovery is None:
+            return False
+        if self.status.recovery is not None and self.status.recovery.completed_at:
+            return False
+        known = find(self.status.conditions, "Recovered")
+        return known is None or known.reason != RECOVERY_REFUSED
 
     def problems(self) -> Iterator[Problem]:
         problems, _ = broker_settings_problems(config_texts(self.spec.config))
@@ -426,6 +447,11 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield Problem(f"{path}.name", f"{listener.name!r} is not allowed: {message}")
             names.add(listener.name)
             yield from listener.problems(path, self.broker_ids)
+            for name in listener.limits:
+                if name in self.spec.config:
+                    yield Problem(
+                        f"spec.config[{name}]", f"is set by the operator: from {path}.configuration"
+                    )
         yield from self.spec.cluster_ca.problems("spec.clusterCa")
         yield from self.spec.clients_ca.problems("spec.clientsCa")
         if self.spec.zookeeper.tls_trusted_certificates is not None and not self.spec.is_secured:
@@ -492,5 +518,5 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield f"{path}.type"
             if listener.network_policy_peers:
                 yield f"{path}.networkPolicyPeers"
-            for name in sorted(listener.configuration.model_fields_set - {"broker_cert_chain_and_key"}):
+            for name in sorted(listener.configuration.model_fields_set - _EVERYWHERE):
                 yield f"{path}.configuration.{ListenerConfiguration.model_fields[name].alias}"

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from ottla_operator.resources.backup import BackupStatus
+from ottla_operator.resources.backup import BackupStatus, RecoveryStatus
 from ottla_operator.resources.common import (
     LISTED_BY_NAME,
     MANAGED_SETTINGS,
@@ -20,8 +20,8 @@ from ottla_operator.resources.rebalance import RebalanceStatus
 
 RollCause = Literal["Spec", "Operator"]
 ROLL_CAUSE: Final = (
-    "Spec: the resource was changed, or a restart requested; Operator: the operator was upgraded or set up "
-    "anew."
+    "Spec: the resource was changed, or a restart requested; Operator: the operator was upgraded, or its "
+    "settings were changed."
 )
 
 
@@ -199,6 +199,9 @@ class BrokerClusterStatus(Status):
         default=None, description="The default quotas that the operator has set and must remove."
     )
     backup: BackupStatus | None = Field(default=None, description="The backups of the metadata.")
+    recovery: RecoveryStatus | None = Field(
+        default=None, description="The restoration of spec.bootstrap.recovery."
+    )
     managed_settings: list[str] = Field(default_factory=list, description=MANAGED_SETTINGS)
     unmanaged_settings: list[UnmanagedSetting] = Field(
         default_factory=list, description=UNMANAGED_SETTINGS, json_schema_extra=LISTED_BY_NAME

@@ -12,7 +12,7 @@ import argparse
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -30,11 +30,21 @@ _TYPE_META = {
     "metadata": {"type": "object"},
 }
 
+_SCALE = {
+    "specReplicasPath": ".spec.replicas",
+    "statusReplicasPath": ".status.replicas",
+    "labelSelectorPath": ".status.selector",
+}
+
 # Keywords of a structural schema that are copied from pydantic's schema.
 _KEPT = (
     "type", "description", "format", "enum", "pattern", "minLength", "maxLength", "minimum", "maximum",
     "minItems", "maxItems", "default", "required",
 )  # fmt: skip
+
+_EXACT_MAX: Final = 2**53
+"""The API server reads bounds as float64: 2^63 - 1 becomes 2^63 there, then the lowest int64, and every value
+is above it."""
 
 
 def structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
@@ -57,6 +67,8 @@ def structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str,
         beside = {n: v for n, v in schema.items() if n != "anyOf" and not (n == "default" and v is None)}
         return structural({**variants[0], **beside}, definitions)
     result = {name: schema[name] for name in _KEPT if schema.get(name) is not None}
+    if result.get("maximum", 0) > _EXACT_MAX:
+        del result["maximum"]
     if "const" in schema:
         result["enum"] = [schema["const"]]
     if "exclusiveMinimum" in schema:
@@ -108,8 +120,8 @@ def build_crd(kind: str) -> dict[str, Any]:
         of_model = spec.get("x-kubernetes-validations", [])
         spec["x-kubernetes-validations"] = [*of_model, *_validations(definition.transition_rules)]
     subresources: dict[str, Any] = {"status": {}}
-    if definition.scale is not None:
-        subresources["scale"] = dict(definition.scale)
+    if definition.scalable:
+        subresources["scale"] = dict(_SCALE)
     columns = [
         {
             "name": column.name,

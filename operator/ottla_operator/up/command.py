@@ -23,7 +23,7 @@ from watchfiles import awatch
 
 from ottla import logs
 from ottla.local.zookeeper import JavaUnusable, ZooKeeperUnavailable, find_java, spark_jars
-from ottla_operator.platform.backups import BackupRunner
+from ottla_operator.platform.backups import BackupRunner, RecoveryRunner
 from ottla_operator.platform.interfaces import Environment
 from ottla_operator.platform.kafka import KafkaAdmin
 from ottla_operator.platform.loads import LoadMonitor, metrics_over_http
@@ -108,6 +108,7 @@ class Session:
                 clock_ms,
                 loads=LoadMonitor(metrics_over_http(self.platform.http_addresses), self.kafka.log_dirs),
                 backups=BackupRunner(self.kafka.take_backup, self.secrets, clock_ms),
+                recoveries=RecoveryRunner(self.kafka.restore, self.secrets, clock_ms),
             )
         )
         self._announced = False
