@@ -116,7 +116,7 @@ def test_a_log_out_closes_the_client_of_the_principal(secured: FakeCluster) -> N
     with secured.console() as browser:
         log_in(browser)
         page = browser.get("/c/test/")
-        assert secured.clients == 1
+        assert secured.clients == 2
         out = browser.post("/c/test/logout", data={"csrf": token(page.text)}, headers=ORIGIN)
         assert out.status_code == 303
         browser.get("/healthz")
@@ -150,7 +150,7 @@ def test_sessions_with_equal_credentials_share_one_client(secured: FakeCluster) 
         for _ in range(3):
             browser.cookies.clear()
             log_in(browser)
-        assert secured.clients == 1
+        assert secured.clients == 2  # one for pages, one for the collector
 
 
 def test_the_cookie_is_closed_to_scripts_and_secure_with_tls(secured: FakeCluster) -> None:

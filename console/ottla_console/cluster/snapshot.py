@@ -8,10 +8,10 @@ computed once per snapshot, on first use.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ottla.client.admin_types import (
     ClusterDescription,
@@ -79,6 +79,17 @@ class Snapshot:
         """The problems of all parts, each once."""
         parts = (self.cluster, self.topics, self.log_dirs, self.end_offsets, self.groups, self.committed)
         return tuple(dict.fromkeys(problem for part in parts for problem in part.problems))
+
+    def once(self, function: Callable[[Snapshot], T]) -> T:
+        """The result of a pure function of this snapshot, computed once: rows of long lists."""
+        if function not in self._once:
+            self._once[function] = function(self)
+        result: T = self._once[function]
+        return result
+
+    @cached_property
+    def _once(self) -> dict[Callable[[Snapshot], Any], Any]:
+        return {}
 
     @cached_property
     def known_topics(self) -> Mapping[str, TopicDescription]:

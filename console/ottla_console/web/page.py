@@ -27,7 +27,7 @@ from ottla_console.web.sessions import Session
 
 audit_log = logging.getLogger("ottla_console.audit")
 
-FIRST_WAIT_S: Final = 0.6
+FIRST_WAIT_S: Final = 0.4
 """The longest that a page waits for a first collection; then it shows what is known and refreshes itself."""
 BODY_MAX: Final = 64 * 1024
 
