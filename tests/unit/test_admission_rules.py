@@ -147,6 +147,7 @@ def trusted(**source: str) -> Case:
 
 
 CASES: Final = (
+    Case("Connector", {"connectRef": {"name": "x"}, "class": "C", "alterOffsets": {"requestId": "1"}}),
     authenticated(type="oauth", validIssuerUri="https://idp"),
     authenticated(**{**OAUTH, "jwksEndpointUri": "file:/etc/passwd"}),
     authenticated(**OAUTH, checkAudience=True),
