@@ -26,6 +26,10 @@ EVERY_PAGE = (
     "/c/test/topics/topic-00001/acls",
     "/c/test/groups",
     "/c/test/group?id=group-0001",
+    "/c/test/topics/topic-00001/producers",
+    "/c/test/transactions",
+    "/c/test/transaction?id=payments-1",
+    "/c/test/reassignments",
     "/c/test/brokers/0",
     "/c/test/brokers/0/settings",
 )
@@ -285,6 +289,7 @@ def test_pages_answer_while_no_broker_does() -> None:
         ("/nowhere", "No such page"),
         ("/c/test/topics/missing", "There is no topic of this name"),
         ("/c/test/group?id=missing", "There is no group of this name"),
+        ("/c/test/transaction?id=missing", "does not exist, or you may not see it"),
         ("/c/test/brokers/17", "No broker with this id"),
         ("/c/test/brokers/x", "No broker with this id"),
     ],

@@ -25,13 +25,14 @@ from ottla_console.cluster.problems import Problem
 from ottla_console.cluster.rates import History
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Generic[T]):
+class Part(Generic[T_co]):
     """One part of what is known, with the problems of reading it."""
 
-    value: T | None = None
+    value: T_co | None = None
     problems: tuple[Problem, ...] = ()
     taken_ms: int = -1
     """Wall clock; -1: not collected yet."""

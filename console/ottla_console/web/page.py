@@ -116,6 +116,10 @@ class Context:
         """Details on demand: `await ctx.reader.read(ctx.reader.admin.…, what, need)`."""
         return self.access.reader
 
+    def now_ms(self) -> int:
+        """The wall clock."""
+        return self.access.reader.now_ms()
+
     async def snapshot(self, *parts: str) -> Snapshot:
         """The newest snapshot; waits a moment for parts that have never been collected."""
         return await self.access.collector.wait_for(parts, FIRST_WAIT_S)
