@@ -17,6 +17,8 @@ from ottla_operator.resources.common import (
     AGE,
     APPROVE_ANNOTATION,
     HIBERNATE_ANNOTATION,
+    READY,
+    STATUS,
     ConfigMap,
     Definition,
     Duration,
@@ -29,7 +31,6 @@ from ottla_operator.resources.common import (
     Rule,
     TransitionRule,
     cel_regex,
-    condition_column,
     config_texts,
     parse_quantity,
     rules,
@@ -327,13 +328,13 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         short_names=("bc",),
         condition_types=("Ready", "Available", "FullyReplicated", "ConfigApplied", "Rolling", "Scaling"),
         columns=(
-            condition_column("Ready", "Ready"),
+            READY,
             PrinterColumn("Desired", "integer", ".status.desiredBrokers"),
             PrinterColumn("Brokers", "integer", ".status.readyReplicas"),
             PrinterColumn("Controller", "integer", ".status.controllerId"),
             PrinterColumn("URP", "integer", ".status.underReplicatedPartitions"),
             PrinterColumn("Version", "string", ".status.version"),
-            condition_column("Status", "Ready", "reason"),
+            STATUS,
             AGE,
             PrinterColumn("UnderMinISR", "integer", ".status.underMinIsrPartitions", 1),
             PrinterColumn("Rollout", "string", ".status.rollout.targetHash", 1),
@@ -347,11 +348,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             ),
         ),
         transition_rules=(SERVERS_RULE, SECURED_RULE, VOLUMES_RULE, RECOVERY_RULE),
-        scale={
-            "specReplicasPath": ".spec.replicas",
-            "statusReplicasPath": ".status.replicas",
-            "labelSelectorPath": ".status.selector",
-        },
+        scalable=True,
     )
 
     kind: Literal["BrokerCluster"]

@@ -70,7 +70,11 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with Producer(bootstrap_servers=bootstrap) as producer:
         for number in range(10):
             producer.send("orders", f"record {number}".encode(), partition=0).result(60)
-    settings = {"bootstrap.servers": bootstrap, "transactional.id": "payments-1"}
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "transactional.id": "payments-1",
+        "transaction.timeout.ms": "600000",
+    }
     with Producer(settings) as writer, console(folder, "-b", bootstrap, "--name", "it") as running:
         writer.begin_transaction()
         writer.send("orders", b"not yet", partition=1).result(60)
