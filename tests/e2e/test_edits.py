@@ -234,7 +234,9 @@ class Edits:
         except CommandFailed as error:
             refused = error.output
         if refused:
-            assert is_named(refused, path, value), f"{what}: refused: {refused}"
+            # An edit that adds an object may lack another field of it, which is named then.
+            beside = f"{'.'.join(map(str, path[:-1]))}."
+            assert is_named(refused, path, value) or beside in refused, f"{what}: refused: {refused}"
             return f"{what}: refused: {refused.splitlines()[-1][-200:]}"
         began = time.monotonic()
         try:
