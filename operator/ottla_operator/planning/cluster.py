@@ -349,10 +349,12 @@ def _scaling(
     """The drain or rebalance to do now, and the statuses of the requested reassignment and of the rebalance
     by load. All wait for a roll, so that only one of them affects the ISRs at a time."""
     busy = "the rolling restart" if not roll.rests else "the scale-down" if members.surplus else ""
+    moves = partial(drain_moves, cluster, observed, members)
     asked: ReassignRequestStatus | None = None
     moving, growing = Scaling(), Scaling()
     if request is not None:
-        moving, asked = plan_request(request, cluster.status.reassign_request, observed, members, busy)
+        before_it = cluster.status.reassign_request
+        moving, asked = plan_request(request, before_it, observed, members, busy, moves)
     if roll.rests and not members.surplus and observed.kafka.has_controller and _grows_by_number(cluster):
         before = cluster.status.reassignment
         ongoing = before is not None and before.reason == SCALE_UP
@@ -363,7 +365,6 @@ def _scaling(
     if any(isinstance(step, CancelReassign) for step in run.scaling.steps):
         return run.scaling, asked, run
     if members.surplus:
-        moves = partial(drain_moves, cluster, observed, members)
         scaling = plan_scale_down(cluster, observed, members, moves)
         if not roll.rests and cluster.spec.scale_down.policy != "Force":
             scaling = Scaling(

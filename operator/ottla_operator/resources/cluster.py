@@ -17,6 +17,8 @@ from ottla_operator.resources.common import (
     AGE,
     APPROVE_ANNOTATION,
     HIBERNATE_ANNOTATION,
+    READY,
+    STATUS,
     ConfigMap,
     Definition,
     Duration,
@@ -29,7 +31,6 @@ from ottla_operator.resources.common import (
     Rule,
     TransitionRule,
     cel_regex,
-    condition_column,
     config_texts,
     parse_quantity,
     rules,
@@ -60,6 +61,8 @@ from ottla_operator.resources.zookeeper import OF_SECURED, ManagedZooKeeper, Zoo
 # Fields that only have an effect on Kubernetes; `ottla up` accepts and ignores them.
 _KUBERNETES_ONLY = ("image", "rack", "resources", "template")
 _SERVERS_ON_KUBERNETES = frozenset(("image", "resources", "template"))
+# Of the configuration of listeners, what has an effect in `ottla up`, too.
+_EVERYWHERE = frozenset(("broker_cert_chain_and_key", "max_connections", "max_connection_creation_rate"))
 # Fields that `ottla up` ignores, too, for a cluster that is not secured.
 _WHEN_SECURED = ("clients_ca", "cluster_ca", "listeners")
 
@@ -325,13 +328,13 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         short_names=("bc",),
         condition_types=("Ready", "Available", "FullyReplicated", "ConfigApplied", "Rolling", "Scaling"),
         columns=(
-            condition_column("Ready", "Ready"),
+            READY,
             PrinterColumn("Desired", "integer", ".status.desiredBrokers"),
             PrinterColumn("Brokers", "integer", ".status.readyReplicas"),
             PrinterColumn("Controller", "integer", ".status.controllerId"),
             PrinterColumn("URP", "integer", ".status.underReplicatedPartitions"),
             PrinterColumn("Version", "string", ".status.version"),
-            condition_column("Status", "Ready", "reason"),
+            STATUS,
             AGE,
             PrinterColumn("UnderMinISR", "integer", ".status.underMinIsrPartitions", 1),
             PrinterColumn("Rollout", "string", ".status.rollout.targetHash", 1),
@@ -345,11 +348,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             ),
         ),
         transition_rules=(SERVERS_RULE, SECURED_RULE, VOLUMES_RULE, RECOVERY_RULE),
-        scale={
-            "specReplicasPath": ".spec.replicas",
-            "statusReplicasPath": ".status.replicas",
-            "labelSelectorPath": ".status.selector",
-        },
+        scalable=True,
     )
 
     kind: Literal["BrokerCluster"]
@@ -448,6 +447,11 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield Problem(f"{path}.name", f"{listener.name!r} is not allowed: {message}")
             names.add(listener.name)
             yield from listener.problems(path, self.broker_ids)
+            for name in listener.limits:
+                if name in self.spec.config:
+                    yield Problem(
+                        f"spec.config[{name}]", f"is set by the operator: from {path}.configuration"
+                    )
         yield from self.spec.cluster_ca.problems("spec.clusterCa")
         yield from self.spec.clients_ca.problems("spec.clientsCa")
         if self.spec.zookeeper.tls_trusted_certificates is not None and not self.spec.is_secured:
@@ -514,5 +518,5 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield f"{path}.type"
             if listener.network_policy_peers:
                 yield f"{path}.networkPolicyPeers"
-            for name in sorted(listener.configuration.model_fields_set - {"broker_cert_chain_and_key"}):
+            for name in sorted(listener.configuration.model_fields_set - _EVERYWHERE):
                 yield f"{path}.configuration.{ListenerConfiguration.model_fields[name].alias}"
