@@ -177,7 +177,7 @@ def test_a_pool_has_its_own_resources_template_and_rack(sim: KubernetesSimulatio
     assert "broker.rack" not in sim.api.items["ConfigMap", "demo-broker-1"]["data"]["server.properties"]
 
 
-def test_what_a_pool_leaves_out_is_as_in_the_cluster() -> None:
+def test_fields_that_a_pool_leaves_out_are_those_of_the_cluster() -> None:
     sim = KubernetesSimulation()
     sim.apply_cluster(resources={"requests": {"cpu": "2"}})
     apply_pool(sim, replicas=1)
