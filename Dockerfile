@@ -20,6 +20,7 @@ COPY client client
 COPY broker broker
 COPY operator operator
 COPY pipeline pipeline
+COPY console console
 RUN python3 -m venv /tmp/tools && /tmp/tools/bin/pip install --no-cache-dir --quiet --require-hashes -r requirements/build.txt \
  && /tmp/tools/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /tmp/wheel . \
  && /opt/ottla/bin/pip install --no-cache-dir --quiet --no-deps /tmp/wheel/*.whl \

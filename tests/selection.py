@@ -26,7 +26,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
 DURATIONS = ROOT / "tests/durations.txt"
-SOURCES = ("client", "broker", "operator", "pipeline")
+SOURCES = ("client", "broker", "operator", "pipeline", "console")
 WORKERS = 2
 BUDGETS_S = {"unit": 25.0 * WORKERS, "changed": 300.0 * WORKERS}
 """Of all chosen files together; they run in WORKERS processes."""
@@ -113,6 +113,7 @@ AREAS: Mapping[str, tuple[str, ...]] = {
     "broker/ottla/storage/cleaner": ("compaction",),
     "broker/ottla/testing": ("dev_broker", "pytest_plugin"),
     "operator/ottla_operator": ("up_", "backup", "crds", "operator_connect"),
+    "console/ottla_console": ("console",),
     "client/ottla/extras": ("base_install",),
     "pipeline/ottla_pipeline/command": ("pipeline_command",),
     "pipeline/ottla_pipeline/auditing": ("audit",),

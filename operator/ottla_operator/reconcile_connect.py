@@ -16,20 +16,14 @@ from ottla_operator.conditions import no, parse_iso_time
 from ottla_operator.planning.connect import WorkerLaunch, WorkersState, launch_of_workers, plan_connect
 from ottla_operator.planning.connectors import (
     ConnectState,
+    lists_offsets,
     needs_validation,
     plan_connector,
     plan_without_workers,
     wanted_config,
 )
 from ottla_operator.planning.pipeline_config import LaunchRefused
-from ottla_operator.planning.steps import (
-    ChangeConnectorState,
-    DeleteConnector,
-    PutConnector,
-    ResourcePlan,
-    RestartConnector,
-    Step,
-)
+from ottla_operator.planning.steps import ConnectorStep, ResourcePlan, Step
 from ottla_operator.platform.connect import ConnectApi
 from ottla_operator.platform.interfaces import Ensured, Recorder, StepFailed, Store
 from ottla_operator.resources import BrokerCluster, ConnectCluster, Connector, ConnectorStatus, User
@@ -95,7 +89,8 @@ class ConnectReconciler:
                 await self._finish(planned, result)
             return result
         try:
-            state, url = await self._reconcile_workers(connect, result)
+            listed = [each.metadata.name for each in connectors if lists_offsets(each)]
+            state, url = await self._reconcile_workers(connect, listed, result)
         except StepFailed as failure:
             findings = (no("Ready", failure.reason, failure.message),)
             await self._runner.finish(ResourcePlan(connect, findings, connect.status), [], result)
@@ -110,9 +105,9 @@ class ConnectReconciler:
         return result
 
     async def _reconcile_workers(
-        self, connect: ConnectCluster, result: ReconcileResult
+        self, connect: ConnectCluster, listed: Sequence[str], result: ReconcileResult
     ) -> tuple[ConnectState, str]:
-        """Returns what the workers say, and their URL."""
+        """Returns what the workers say, and their URL. `listed`: connectors whose offsets are wanted."""
         workers = await self._workers.observe(connect)
         launch = await self._launch(connect)
         ensured = Ensured()
@@ -124,7 +119,7 @@ class ConnectReconciler:
             result.steps += ensured.steps
             for step in ensured.steps:
                 self._runner.record(connect, "Applied", step)
-        state = await self._api.observe(workers.url) if workers.ready else ConnectState()
+        state = await self._api.observe(workers.url, listed) if workers.ready else ConnectState()
         planned = plan_connect(connect, launch, workers, state)
         planned = replace(planned, findings=(*planned.findings, *ensured.findings))
         await self._runner.finish(planned, ensured.failures, result)
@@ -160,9 +155,7 @@ class ConnectReconciler:
         if connector.metadata.acted_upon:
 
             async def run_step(step: Step) -> None:
-                assert isinstance(
-                    step, PutConnector | ChangeConnectorState | RestartConnector | DeleteConnector
-                ), f"{step} is not a step of a Connector"
+                assert isinstance(step, ConnectorStep), f"{step} is not a step of a Connector"
                 await self._api.execute(url, step)
 
             failures = await self._runner.execute_all(planned, run_step, result)

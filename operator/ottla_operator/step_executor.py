@@ -18,6 +18,7 @@ from ottla_operator.planning.pipeline_config import DriverLaunch
 from ottla_operator.planning.revision import PerBroker, Revision
 from ottla_operator.planning.steps import (
     ChangeConnectorState,
+    ChangeOffsets,
     DeleteConnector,
     DeleteSecret,
     EnsureZooKeeper,
@@ -28,6 +29,7 @@ from ottla_operator.planning.steps import (
     ReplaceBroker,
     ResourcePlan,
     RestartConnector,
+    RestartTask,
     StartBroker,
     StartDriver,
     Step,
@@ -315,7 +317,14 @@ class StepExecutor:
                 await self._secrets.delete(resource, step.secret)
             case StartDriver() | StopDriver():
                 raise AssertionError(f"{step} belongs to a Pipeline")
-            case PutConnector() | ChangeConnectorState() | RestartConnector() | DeleteConnector():
+            case (
+                PutConnector()
+                | ChangeConnectorState()
+                | RestartConnector()
+                | RestartTask()
+                | ChangeOffsets()
+                | DeleteConnector()
+            ):
                 raise AssertionError(f"{step} belongs to a Connector")
             case _:
                 await self._kafka.execute(step)

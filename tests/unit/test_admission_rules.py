@@ -147,6 +147,7 @@ def trusted(**source: str) -> Case:
 
 
 CASES: Final = (
+    Case("Connector", {"connectRef": {"name": "x"}, "class": "C", "alterOffsets": {"requestId": "1"}}),
     authenticated(type="oauth", validIssuerUri="https://idp"),
     authenticated(**{**OAUTH, "jwksEndpointUri": "file:/etc/passwd"}),
     authenticated(**OAUTH, checkAudience=True),
@@ -244,6 +245,14 @@ CASES: Final = (
     cluster(storage={"volumes": [{"id": 1}, {"id": 2}, {"id": 1}]}),
     cluster(storage={"volumes": [{"id": 1, "size": "much"}]}),
     cluster(storage={"volumes": []}),
+    cluster(
+        SETTINGS,
+        listeners=[listener(configuration={"maxConnections": 5})],
+        config={"listener.name.plain.max.connections": 7},
+    ),
+    access("internal", maxConnections=0),
+    access("loadbalancer", finalizers=["cleanup"]),
+    access("nodeport", finalizers=["a.b/cleanup"]),
     pod(volumes=[{"name": "more"}]),
     pod(volumes=[{"name": "more", "emptyDir": {}, "secret": {}}]),
     pod(containers=[{"name": "a", "image": "x"}, {"name": "a", "image": "x"}]),

@@ -60,6 +60,8 @@ FITTING: list[tuple[str, Manifest]] = [
         {**HOSTS, "class": "nginx", "bootstrap": {"host": "k.example.org", "annotations": {"a": "b"}}},
     ),
     ("ingress", {"bootstrap": {"host": "k"}, "brokers": [{"broker": n, "host": f"b{n}"} for n in range(3)]}),
+    ("loadbalancer", {"finalizers": ["service.kubernetes.io/load-balancer-cleanup"]}),
+    ("internal", {"maxConnections": 1, "maxConnectionCreationRate": 2147483647}),
     ("tlsroute", {**ROUTED, "ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv6", "IPv4"]}),
 ]
 
@@ -72,6 +74,7 @@ def test_fields_of_the_type_are_accepted(type_: str, configuration: Manifest) ->
 REFUSED: list[tuple[str, Manifest, str, str]] = [
     ("nodeport", {"loadBalancerSourceRanges": ["10.0.0.0/8"]}, "loadBalancerSourceRanges", "is nodeport"),
     ("internal", {"publishNotReadyAddresses": True}, "publishNotReadyAddresses", "is internal"),
+    ("nodeport", {"finalizers": ["a.b/c"]}, "finalizers", "is nodeport"),
     ("nodeport", {"class": "x"}, "class", "allowed for loadbalancer and ingress"),
     ("cluster-ip", {"externalTrafficPolicy": "Local"}, "externalTrafficPolicy", "is cluster-ip"),
     (
@@ -223,6 +226,7 @@ def test_fields_of_services_reach_them() -> None:
         "allocateLoadBalancerNodePorts": False,
         "externalTrafficPolicy": "Local",
         "publishNotReadyAddresses": False,
+        "finalizers": ["example.org/cleanup"],
         "ipFamilyPolicy": "PreferDualStack",
         "ipFamilies": ["IPv6"],
         "bootstrap": {"loadBalancerIP": "192.0.2.9", "labels": {"a": "1"}, "annotations": {"b": "2"}},
@@ -238,6 +242,7 @@ def test_fields_of_services_reach_them() -> None:
         assert (spec["allocateLoadBalancerNodePorts"], spec["externalTrafficPolicy"]) == (False, "Local")
         assert (spec["ipFamilyPolicy"], spec["ipFamilies"]) == ("PreferDualStack", ["IPv6"])
         assert "publishNotReadyAddresses" not in spec
+        assert manifest["metadata"]["finalizers"] == ["example.org/cleanup"]
     assert (bootstrap["spec"]["loadBalancerIP"], second["spec"]["loadBalancerIP"]) == (
         "192.0.2.9",
         "192.0.2.1",
@@ -577,6 +582,39 @@ def test_a_converged_cluster_causes_no_writes(type_: str) -> None:
     sim.api.calls.clear()
     sim.reconcile()
     assert sim.api.writes == []
+
+
+def test_finalizers_of_a_load_balancer_come_back_and_those_of_its_provider_stay() -> None:
+    sim = KubernetesSimulation()
+    sim.apply_cluster(listeners=[a_listener("loadbalancer", finalizers=["example.org/cleanup"])])
+    sim.reconcile()
+    for name in sim.api.names("Service"):
+        if sim.api.items["Service", name]["spec"].get("type") == "LoadBalancer":
+            address = {"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}}
+            sim.api.items["Service", name]["status"] = address
+    sim.reconcile_until_ready()
+    sim.reconcile()
+    service = ("Service", "demo-broker-1-ext")
+
+    def finalizers() -> list[str]:
+        return list(sim.api.items[service]["metadata"].get("finalizers") or ())
+
+    assert finalizers() == ["example.org/cleanup"]
+
+    def add(item: Manifest) -> None:
+        item["metadata"]["finalizers"] = ["example.org/cleanup", "provider/of-its-own"]
+
+    sim.api.edit(*service, add)
+    sim.api.calls.clear()
+    assert sim.reconcile() == []
+    assert sim.api.writes == []
+
+    def remove(item: Manifest) -> None:
+        item["metadata"]["finalizers"] = ["provider/of-its-own"]
+
+    sim.api.edit(*service, remove)
+    assert sim.reconcile() == ["repair Service demo-broker-1-ext: metadata.finalizers"]
+    assert "example.org/cleanup" in finalizers()
 
 
 @pytest.mark.parametrize(("type_", "kind"), [("ingress", "Ingress"), ("tlsroute", "TLSRoute")])

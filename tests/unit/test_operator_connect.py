@@ -362,6 +362,67 @@ def test_a_restart_is_executed_once_for_each_request(world: Connect, api: Simula
     assert restarts == ["restart connector copy: ottla.dev/restart-requested-at requests it"] * 2
 
 
+def test_one_task_is_restarted_once_for_each_request(world: Connect, api: SimulatedConnect) -> None:
+    world.store.put("Connector", "copy", {**COPY, "tasksMax": 2})
+    world.run()
+    for value in ("1", "1@one", "1@one", "0@two"):
+        annotations = {"ottla.dev/restart-task-requested-at": value}
+        world.store.put("Connector", "copy", {**COPY, "tasksMax": 2}, annotations=annotations)
+        world.run(4)
+        (note,) = world.store.items["Connector/copy"].notes() if value == "1" else ("must be TASK@TIME",)
+        assert "must be TASK@TIME" in note
+    restarts = [step for step in api.steps if step.startswith("restart")]
+    assert restarts == ["restart task 1 of connector copy", "restart task 0 of connector copy"]
+
+
+def test_offsets_of_a_stopped_connector_are_listed_altered_and_reset(
+    world: Connect, api: SimulatedConnect
+) -> None:
+    def listed() -> list[tuple[str, int]]:
+        return [(each.partition["file"], each.offset["at"]) for each in status_of(world).offsets]
+
+    def apply(state: str, **alter: Any) -> None:
+        more = {"alterOffsets": alter} if alter else {}
+        world.store.put("Connector", "copy", {**COPY, "state": state, **more})
+        world.run(4)
+
+    apply("running")
+    api.offsets["copy"] = {"a": 1, "b": 2}
+    world.run(2)
+    assert listed() == []
+    offsets = [
+        {"partition": {"file": "a"}, "offset": {"at": 7}},
+        {"partition": {"file": "b"}},
+    ]
+    apply("running", requestId="1", offsets=offsets)
+    assert [*world.store.items["Connector/copy"].notes()] == ["spec.alterOffsets waits for state: stopped"]
+    assert api.offsets["copy"] == {"a": 1, "b": 2}
+    apply("stopped", requestId="1", offsets=offsets)
+    assert listed() == [("a", 7)]
+    assert status_of(world).handled_offsets == "1"
+    assert world.ready("Connector/copy").reason == "Stopped"
+    api.offsets["copy"]["a"] = 9
+    apply("running", requestId="1", offsets=offsets)
+    apply("stopped", requestId="1", offsets=offsets)
+    assert listed() == [("a", 9)], "a request is executed once"
+    apply("stopped", requestId="2", reset=True)
+    assert listed() == []
+    assert api.steps[-1] == "reset the offsets of connector copy"
+
+
+def test_offsets_of_a_running_connector_are_listed_on_request(world: Connect, api: SimulatedConnect) -> None:
+    world.store.put("Connector", "copy", {**COPY, "listOffsets": True})
+    api.offsets["copy"] = {"a": 1}
+    world.run()
+    assert status_of(world).offsets[0].offset == {"at": 1}
+
+
+@pytest.mark.parametrize("alter", [{}, {"reset": False}, {"reset": True, "offsets": [{"partition": {}}]}])
+def test_a_change_of_offsets_either_alters_or_resets(alter: dict[str, Any]) -> None:
+    (problem,) = problems("Connector", {**COPY, "alterOffsets": {"requestId": "1", **alter}})
+    assert problem == "spec.alterOffsets: either offsets or reset: true is required"
+
+
 def test_a_failed_task_is_reported_with_its_causes(world: Connect, api: SimulatedConnect) -> None:
     world.store.put("Connector", "copy", {**COPY, "tasksMax": 3})
     world.run()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ottla_operator.planning.observed import Observed
+from ottla_operator.rehearsal.effects import Effect
 from ottla_operator.rehearsal.model import SimulatedKafka, Timing
 from ottla_operator.rehearsal.rehearse import Rehearsal, Situation, rehearse, rehearse_loss
 from ottla_operator.rehearsal.report import Change, Clients, Group, Planned, json_of, text_of
@@ -258,6 +259,25 @@ def test_the_report_names_restarts_with_reasons_and_clients_that_notice() -> Non
         "connections": 2,
         "why": ["broker 1 restarts"],
     }
+
+
+def test_effects_on_users_and_groups_are_told_with_their_clients() -> None:
+    effects = [
+        Effect(
+            "User/app", ("remove ACL: Allow Read on topic orders",), "User:app", why=("lose: Allow Read",)
+        ),
+        Effect("ConsumerGroup/billing", ("reset the offsets",), group="billing", why=("the reset waits",)),
+    ]
+    groups = [Group("billing", "Stable", 9, ["app@10.0.0.1"], ["other"])]
+    report = json_of(planned_roll(clients=Clients(groups), effects=effects))
+    assert report["effects"][1] == {"resource": "ConsumerGroup/billing", "steps": ["reset the offsets"]}
+    assert report["clients"][0]["why"] == ["the reset waits"]
+    assert report["clients"][1] == {"principal": "User:app", "why": ["lose: Allow Read"]}
+    lines = text_of(report).splitlines()
+    assert "   User/app: remove ACL: Allow Read on topic orders" in lines
+    assert "   clients of User:app: lose: Allow Read" in lines
+    without = json_of(planned_roll(clients=Clients([replace(groups[0], members=())]), effects=effects))
+    assert [each.get("group") for each in without["clients"]] == [None]
 
 
 def test_the_text_says_what_the_json_says() -> None:

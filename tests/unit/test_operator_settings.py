@@ -54,6 +54,21 @@ def test_a_changed_dynamic_setting_is_altered_without_a_bounce(sim: OperatorSimu
     assert sim.cluster.log == ["alter the brokers' settings: log.retention.ms=2000, message.max.bytes=5000"]
 
 
+def test_limits_of_a_listener_are_altered_without_a_bounce(sim: OperatorSimulation) -> None:
+    listener = {"name": "outer-one", "port": 9094}
+    limits = {"maxConnections": 100, "maxConnectionCreationRate": 7}
+    sim.apply_cluster(3, config=STATIC, listeners=[{**listener, "configuration": limits}])
+    sim.reconcile_until_ready()
+    assert sim.cluster.settings == {
+        "listener.name.outer_one.max.connections": "100",
+        "listener.name.outer_one.max.connection.creation.rate": "7",
+    }
+    sim.apply_cluster(3, config=STATIC, listeners=[listener])
+    sim.reconcile_until_ready()
+    assert sim.cluster.settings == {}
+    assert not any(entry.startswith("stop") for entry in sim.cluster.log)
+
+
 def test_a_removed_setting_is_reset_to_its_default(sim: OperatorSimulation) -> None:
     sim.apply_cluster(3, config=STATIC)
     sim.reconcile_until_ready()

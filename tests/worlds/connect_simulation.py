@@ -7,7 +7,7 @@ tasks run until a test fails them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,10 +22,12 @@ from ottla_operator.planning.connectors import (
 )
 from ottla_operator.planning.steps import (
     ChangeConnectorState,
+    ChangeOffsets,
     ConnectorStep,
     DeleteConnector,
     PutConnector,
     RestartConnector,
+    RestartTask,
 )
 from ottla_operator.platform.connect import ConnectApi
 from ottla_operator.platform.interfaces import Ensured, StepFailed
@@ -105,14 +107,24 @@ class SimulatedConnect:
 
     connectors: dict[str, ConnectorState] = field(default_factory=dict)
     steps: list[str] = field(default_factory=list)
+    offsets: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By connector and file."""
     reachable: bool = True
     refuses: str = ""
     """The reason with which it refuses every step, as during a rebalance."""
 
-    async def observe(self, url: str) -> ConnectState:
+    async def observe(self, url: str, offsets: Collection[str] = ()) -> ConnectState:
         if not self.reachable:
             return ConnectState(problem=f"{url}: refused")
-        return ConnectState(True, "", "3.9.1", (PluginInfo("Copy", "source", "1"),), dict(self.connectors))
+        found = {
+            name: replace(live, offsets=self._pairs(name) if name in offsets else None)
+            for name, live in self.connectors.items()
+        }
+        return ConnectState(True, "", "3.9.1", (PluginInfo("Copy", "source", "1"),), found)
+
+    def _pairs(self, name: str) -> list[dict[str, Any]]:
+        found = self.offsets.get(name, {})
+        return [{"partition": {"file": file}, "offset": {"at": at}} for file, at in sorted(found.items())]
 
     async def validate(self, url: str, config: Mapping[str, str]) -> list[FieldError]:
         if config["connector.class"] != "Copy":
@@ -134,6 +146,21 @@ class SimulatedConnect:
                 self._change(name, step.state)
             case RestartConnector():
                 self._change(name, "running")
+            case RestartTask():
+                tasks = [
+                    replace(t, state="RUNNING", trace="") if t.id == step.task else t
+                    for t in self.connectors[name].tasks
+                ]
+                self.connectors[name] = replace(self.connectors[name], tasks=tasks)
+            case ChangeOffsets():
+                assert self.connectors[name].state == "STOPPED", "Connect refuses it"
+                if step.offsets is None:
+                    self.offsets[name] = {}
+                for each in step.offsets or ():
+                    if each["offset"] is None:
+                        self.offsets[name].pop(each["partition"]["file"], None)
+                    else:
+                        self.offsets[name][each["partition"]["file"]] = each["offset"]["at"]
             case DeleteConnector():
                 self.connectors.pop(name, None)
 

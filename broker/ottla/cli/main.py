@@ -37,6 +37,8 @@ _COMMANDS: Final = {
     "zookeeper": "zookeeper",
 }
 """Command name -> name of the command's object in the module `ottla.cli.<command name>`."""
+_EXTRAS: Final = {"console": "console"}
+"""The extra of a command of another package; of the others it is the operator's."""
 
 
 class _Commands(click.Group):
@@ -75,7 +77,8 @@ def _load(point: EntryPoint) -> click.Command:
         )
         def unavailable() -> None:
             raise click.ClickException(
-                f"'ottla {point.name}' needs the package {missing}: pip install 'ottla[operator]'"
+                f"'ottla {point.name}' needs the package {missing}: "
+                f"pip install 'ottla[{_EXTRAS.get(point.name, 'operator')}]'"
             )
 
         return unavailable

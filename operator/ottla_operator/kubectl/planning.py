@@ -23,7 +23,7 @@ import click
 from ottla_operator.kubernetes import naming, observing
 from ottla_operator.kubernetes.api import Api, ApiError, Forbidden, Invalid, NotFound, Object
 from ottla_operator.kubernetes.command import images_from
-from ottla_operator.kubernetes.manifests_brokers import METRICS_PORT
+from ottla_operator.kubernetes.manifests_brokers import METRICS_PORT, bootstrap_servers
 from ottla_operator.kubernetes.manifests_common import Images, difference
 from ottla_operator.kubernetes.platform import KubernetesPlatform
 from ottla_operator.kubernetes.store import problems_on_kubernetes
@@ -32,6 +32,7 @@ from ottla_operator.kubernetes.zookeeper_planning import ServerRole
 from ottla_operator.platform import probe
 from ottla_operator.platform.interfaces import StepFailed
 from ottla_operator.rehearsal.changes import changed_resources
+from ottla_operator.rehearsal.effects import effects_of
 from ottla_operator.rehearsal.model import Timing
 from ottla_operator.rehearsal.rehearse import Situation, look, rehearse, rehearse_loss
 from ottla_operator.rehearsal.report import Planned, clients_of, timing_of
@@ -168,8 +169,9 @@ class Planner:
                 "operator is of another version than this plugin"
             )
         clients = clients_of(seen)
+        effects = effects_of(change.before, change.after, bootstrap_servers)
         return Planned(
-            situation, change.changes, rehearsal, clients, assumptions, pending, notes=notes, loss=loss
+            *(situation, change.changes, rehearsal, clients, assumptions, pending, notes, loss, effects)
         )
 
     # ---- reading

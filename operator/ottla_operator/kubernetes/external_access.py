@@ -94,7 +94,7 @@ def _of_bootstrap(cluster: BrokerCluster, listener: Listener, ports: Mapping[str
     if configuration.publish_not_ready_addresses:
         spec["publishNotReadyAddresses"] = True
     texts = (dict(given.annotations or {}), dict(given.labels or {}))
-    yield _built(cluster, "v1", "Service", name, spec, *texts)
+    yield _built(cluster, "v1", "Service", name, spec, *texts, configuration.finalizers or ())
     if given.host is not None:
         yield from _route(cluster, listener, name, given.host, *texts)
 
@@ -112,7 +112,7 @@ def _of_broker(
     if configuration.publish_not_ready_addresses is not False:
         spec["publishNotReadyAddresses"] = True
     texts = configuration.annotations_of(broker, pod), configuration.labels_of(broker, pod)
-    yield _built(cluster, "v1", "Service", name, spec, *texts)
+    yield _built(cluster, "v1", "Service", name, spec, *texts, configuration.finalizers or ())
     host = configuration.host_of(broker, pod)
     if host is not None:
         yield from _route(cluster, listener, name, host, *texts)
@@ -188,8 +188,10 @@ def _built(
     spec: Manifest,
     annotations: Mapping[str, str],
     labels: Mapping[str, str],
+    finalizers: Sequence[str] = (),
 ) -> Manifest:
-    return build(cluster, api_version, kind, name, naming.BROKER, {"spec": spec}, annotations, labels)
+    body = {"spec": spec}
+    return build(cluster, api_version, kind, name, naming.BROKER, body, annotations, labels, finalizers)
 
 
 def obsolete(cluster: BrokerCluster, listed: Listed, wanted: Collection[Manifest]) -> list[tuple[str, str]]:

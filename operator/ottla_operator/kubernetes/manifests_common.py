@@ -84,6 +84,7 @@ def build(
     body: Mapping[str, Any],
     annotations: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
+    finalizers: Sequence[str] = (),
 ) -> Manifest:
     """The manifest with `body`: named, labelled and owned by the resource, with the digest annotation.
     `annotations` and `labels`: more than these."""
@@ -101,6 +102,7 @@ def build(
         "labels": {**(labels or {}), **own},
         "annotations": dict(annotations or {}),
         "ownerReferences": [_owner_reference(resource)],
+        **({"finalizers": list(finalizers)} if finalizers else {}),
     }
     manifest: Manifest = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
     metadata["annotations"][naming.APPLIED_ANNOTATION] = digest(manifest)
@@ -157,11 +159,13 @@ def _extended(container: Manifest, by: Mapping[str, Any]) -> Manifest:
 
 def difference(live: Any, wanted: Any, path: str = "") -> str:
     """The path of the first field that differs from `wanted`, or "". Additional fields in `live` are
-    ignored."""
+    ignored, and finalizers of others."""
     if isinstance(wanted, Mapping):
         if not isinstance(live, Mapping):
             return path
         return _first(difference(live.get(key), value, f"{path}.{key}") for key, value in wanted.items())
+    if path == ".metadata.finalizers":
+        return "" if set(wanted) <= set(live or ()) else path
     if isinstance(wanted, list):
         if not isinstance(live, list) or len(live) != len(wanted):
             return path

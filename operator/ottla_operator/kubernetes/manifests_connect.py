@@ -46,7 +46,9 @@ log4j.rootLogger=INFO, stdout
 log4j.appender.stdout=org.apache.log4j.ConsoleAppender
 log4j.appender.stdout.layout=org.apache.log4j.PatternLayout
 log4j.appender.stdout.layout.ConversionPattern=%d{ISO8601} %p %X{connector.context}%m (%c) [%t]%n
+log4j.logger.org.apache.kafka.connect.runtime.rest.RestServer=WARN
 """
+# The probes and the operator ask every few seconds, and RestServer logs each request.
 
 
 def url_of(connect: ConnectCluster) -> str:

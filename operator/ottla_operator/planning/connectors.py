@@ -9,24 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from ottla_operator.conditions import Finding, iso_time, no, parse_iso_time, yes
 from ottla_operator.planning.steps import (
     ChangeConnectorState,
+    ChangeOffsets,
     ConnectorStep,
     DeleteConnector,
     PutConnector,
     ResourcePlan,
     RestartConnector,
+    RestartTask,
 )
 from ottla_operator.resources import Connector, ConnectorStatus
-from ottla_operator.resources.common import RESTART_ANNOTATION, config_texts
-from ottla_operator.resources.connect import AutoRestartStatus, TaskStatus
+from ottla_operator.resources.common import RESTART_ANNOTATION, RESTART_TASK_ANNOTATION, config_texts
+from ottla_operator.resources.connect import AutoRestartStatus, ConnectorOffset, TaskStatus, task_of
 
 _TRACE_MAX: Final = 600
 _MESSAGE_MAX: Final = 1_500
+_OFFSETS_MAX: Final = 500
 _FAILED: Final = "FAILED"
+_STOPPED: Final = "STOPPED"
 _MINUTE_MS: Final = 60_000
 _BACK_OFF_MAX_MINUTES: Final = 60
 
@@ -60,6 +64,8 @@ class ConnectorState:
     trace: str = ""
     tasks: Sequence[TaskState] = ()
     topics: Sequence[str] = ()
+    offsets: Sequence[Mapping[str, Any]] | None = None
+    """Pairs of partition and offset; None when they were not asked for."""
 
     @property
     def has_failed(self) -> bool:
@@ -103,6 +109,11 @@ def needs_validation(connector: Connector, connect: ConnectState) -> bool:
     """Whether the configuration is to be put into Connect."""
     live = connect.connectors.get(connector.metadata.name)
     return not connector.metadata.deleting and (live is None or dict(live.config) != wanted_config(connector))
+
+
+def lists_offsets(connector: Connector) -> bool:
+    """Whether the status has the connector's offsets."""
+    return connector.spec.list_offsets or connector.spec.state == "stopped"
 
 
 def plan_without_workers(
@@ -153,6 +164,21 @@ def _of_current(
         step = RestartConnector(name, f"{RESTART_ANNOTATION} requests it", only_failed=False)
         done = status.model_copy(update={"handled_restart": requested})
         return ResourcePlan(connector, (_ready(live),), status, (step,), status_when_done=done)
+    of_task = connector.metadata.annotations.get(RESTART_TASK_ANNOTATION, "")
+    task = None if of_task == status.handled_task_restart else task_of(of_task)
+    if task is not None and connector.spec.state == "running":
+        done = status.model_copy(update={"handled_task_restart": of_task})
+        return ResourcePlan(
+            connector, (_ready(live),), status, (RestartTask(name, task),), status_when_done=done
+        )
+    alter = connector.spec.alter_offsets
+    if alter is not None and alter.request_id != status.handled_offsets and live.state == _STOPPED:
+        done = status.model_copy(update={"handled_offsets": alter.request_id})
+        change = ChangeOffsets(
+            name, None if alter.offsets is None else [_pair(each) for each in alter.offsets]
+        )
+        findings = (no("Ready", "Applying", str(change)),)
+        return ResourcePlan(connector, findings, status, (change,), status_when_done=done)
     automatic, is_due = _automatic(connector, live, now_ms)
     status = status.model_copy(update={"auto_restart": automatic if not is_due else status.auto_restart})
     if is_due:
@@ -161,6 +187,11 @@ def _of_current(
         done = status.model_copy(update={"auto_restart": automatic})
         return ResourcePlan(connector, (_ready(live),), status, (step,), status_when_done=done)
     return ResourcePlan(connector, (_ready(live),), status)
+
+
+def _pair(each: ConnectorOffset) -> dict[str, Any]:
+    """As the REST API has it: without an offset, null."""
+    return {"partition": dict(each.partition), "offset": None if each.offset is None else dict(each.offset)}
 
 
 def _requested(connector: Connector) -> str:
@@ -229,8 +260,19 @@ def _first_line(trace: str) -> str:
 def _status(connector: Connector, live: ConnectorState | None) -> ConnectorStatus:
     if live is None:
         return connector.status.model_copy(
-            update={"state": "", "tasks": [], "tasks_running": 0, "worker_id": "", "trace": ""}
+            update={
+                "state": "",
+                "tasks": [],
+                "tasks_running": 0,
+                "worker_id": "",
+                "trace": "",
+                "offsets": [],
+            }
         )
+    offsets = [
+        ConnectorOffset(partition=each["partition"], offset=each["offset"])
+        for each in (live.offsets or ())[:_OFFSETS_MAX]
+    ]
     tasks = [
         TaskStatus(id=task.id, state=task.state, worker_id=task.worker_id, trace=task.trace[:_TRACE_MAX])
         for task in live.tasks
@@ -244,5 +286,6 @@ def _status(connector: Connector, live: ConnectorState | None) -> ConnectorStatu
             "tasks": tasks,
             "tasks_running": sum(task.state == "RUNNING" for task in tasks),
             "topics": sorted(live.topics),
+            "offsets": offsets,
         }
     )

@@ -105,6 +105,8 @@ def target_revision(
     if volumes != [0]:
         traits[VOLUMES] = ",".join(map(str, volumes))
     settings = config_texts(spec.config)
+    for listener in spec.listeners:
+        settings |= listener.limits
     if version is not None:
         settings[PROTOCOL_VERSION] = version
     static = {name: settings[name] for name in sorted(settings) if not is_live_setting(name)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ottla.security.acls import AclBinding
 from ottla_operator.conditions import Finding
@@ -354,6 +354,29 @@ class RestartConnector:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartTask:
+    connector: str
+    task: int
+
+    def __str__(self) -> str:
+        return f"restart task {self.task} of connector {self.connector}"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOffsets:
+    """Alter offsets of a stopped connector, or remove all of them (KIP-875)."""
+
+    connector: str
+    offsets: Sequence[Mapping[str, Any]] | None
+    """Pairs of partition and offset; None: all are removed."""
+
+    def __str__(self) -> str:
+        if self.offsets is None:
+            return f"reset the offsets of connector {self.connector}"
+        return f"alter {len(self.offsets)} offsets of connector {self.connector}"
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteConnector:
     connector: str
 
@@ -365,7 +388,9 @@ AccessStep = SetScramCredential | DeleteScramCredential | CreateAcls | DeleteAcl
 SecretStep = PutPassword | PutCertificate | DeleteSecret
 UserStep = SecretStep | AccessStep
 DriverStep = StartDriver | StopDriver
-ConnectorStep = PutConnector | ChangeConnectorState | RestartConnector | DeleteConnector
+ConnectorStep = (
+    PutConnector | ChangeConnectorState | RestartConnector | RestartTask | ChangeOffsets | DeleteConnector
+)
 ClusterStep = (
     EnsureZooKeeper
     | StopZooKeeper

@@ -7,7 +7,8 @@ serve is forwarded. During a rebalance, workers refuse changes with 409: the nex
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
@@ -22,10 +23,12 @@ from ottla_operator.planning.connectors import (
 )
 from ottla_operator.planning.steps import (
     ChangeConnectorState,
+    ChangeOffsets,
     ConnectorStep,
     DeleteConnector,
     PutConnector,
     RestartConnector,
+    RestartTask,
 )
 from ottla_operator.platform.interfaces import StepFailed
 
@@ -37,8 +40,9 @@ _MESSAGE_MAX: Final = 500
 class ConnectApi(Protocol):
     """The workers of one ConnectCluster."""
 
-    async def observe(self, url: str) -> ConnectState:
-        """Describe workers and connectors. Unreachable workers are a ConnectState, not an error."""
+    async def observe(self, url: str, offsets: Collection[str] = ()) -> ConnectState:
+        """Describe workers and connectors. `offsets`: connectors whose offsets are read, too. Unreachable
+        workers are a ConnectState, not an error."""
         ...
 
     async def validate(self, url: str, config: Mapping[str, str]) -> list[FieldError]:
@@ -62,15 +66,18 @@ class _Refused(Exception):
 class ConnectRest:
     """`ConnectApi` over HTTP."""
 
-    async def observe(self, url: str) -> ConnectState:
+    async def observe(self, url: str, offsets: Collection[str] = ()) -> ConnectState:
         try:
             async with _session() as session:
                 root = await _request(session, "GET", f"{url}/")
                 plugins = await _request(session, "GET", f"{url}/connector-plugins")
                 found = await _request(session, "GET", f"{url}/connectors?expand=info&expand=status")
                 topics = await asyncio.gather(*(_topics(session, url, name) for name in found))
+                listed = [name for name in offsets if name in found]
+                pairs = await asyncio.gather(*(_offsets(session, url, name) for name in listed))
         except _Refused as error:
             return ConnectState(problem=error.message)
+        offsets_by_name = dict(zip(listed, pairs, strict=True))
         return ConnectState(
             answers=True,
             problem="",
@@ -79,7 +86,7 @@ class ConnectRest:
                 PluginInfo(each["class"], each["type"], str(each.get("version") or "")) for each in plugins
             ),
             connectors={
-                name: connector_state(item, used)
+                name: replace(connector_state(item, used), offsets=offsets_by_name.get(name))
                 for (name, item), used in zip(found.items(), topics, strict=True)
             },
         )
@@ -123,6 +130,12 @@ async def _execute(session: aiohttp.ClientSession, url: str, path: str, step: Co
         case RestartConnector():
             failed = str(step.only_failed).lower()
             await _request(session, "POST", f"{path}/restart?includeTasks=true&onlyFailed={failed}")
+        case RestartTask():
+            await _request(session, "POST", f"{path}/tasks/{step.task}/restart")
+        case ChangeOffsets(offsets=None):
+            await _request(session, "DELETE", f"{path}/offsets")
+        case ChangeOffsets():
+            await _request(session, "PATCH", f"{path}/offsets", {"offsets": list(step.offsets or ())})
         case DeleteConnector():
             try:
                 await _request(session, "DELETE", path)
@@ -164,6 +177,18 @@ async def _topics(session: aiohttp.ClientSession, url: str, connector: str) -> l
             raise
         return []
     return [str(topic) for topic in answer.get(connector, {}).get("topics", [])]
+
+
+async def _offsets(session: aiohttp.ClientSession, url: str, connector: str) -> list[dict[str, Any]] | None:
+    """The connector's offsets; None when Connect cannot read them now."""
+    try:
+        answer = await _request(session, "GET", f"{url}/connectors/{quote(connector, safe='')}/offsets")
+    except _Refused as error:
+        if error.status == 0:
+            raise
+        return None
+    found: list[dict[str, Any]] = answer["offsets"]
+    return found
 
 
 def connector_state(item: Mapping[str, Any], topics: list[str]) -> ConnectorState:

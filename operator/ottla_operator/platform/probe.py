@@ -18,7 +18,8 @@ from typing import Any
 
 from ottla.metadata.config import BrokerConfig, read_properties
 from ottla.security.clients import ClientSecurity
-from ottla_operator.planning.observed import KafkaState, LogDir, PartitionKey, PartitionState, TopicState
+from ottla_operator.planning import observed
+from ottla_operator.planning.observed import KafkaState, PartitionKey, PartitionState, TopicState
 from ottla_operator.platform.interfaces import StepFailed
 from ottla_operator.platform.kafka import KafkaAdmin, new_admin_client
 
@@ -172,11 +173,12 @@ def state_of(answer: Object) -> KafkaState:
 
 def _read_log_dirs(
     answer: Sequence[tuple[int, str, Sequence[tuple[str, int, int]]]],
-) -> dict[int, tuple[LogDir, ...]]:
-    found: dict[int, tuple[LogDir, ...]] = {}
+) -> dict[int, tuple[observed.LogDir, ...]]:
+    # Not imported by name: in the pod, an older image may not have this class.
+    found: dict[int, tuple[observed.LogDir, ...]] = {}
     for broker, path, replicas in answer:
         sizes = {(topic, number): size for topic, number, size in replicas}
-        found[broker] = (*found.get(broker, ()), LogDir(path, sizes))
+        found[broker] = (*found.get(broker, ()), observed.LogDir(path, sizes))
     return found
 
 

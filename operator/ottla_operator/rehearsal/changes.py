@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ottla_operator.conditions import iso_time
-from ottla_operator.rehearsal.rehearse import NOT_REHEARSED
 from ottla_operator.rehearsal.report import Change, changed_paths
 from ottla_operator.resources import AnyResource, BrokerCluster, ConnectCluster, Connector, Problem
 from ottla_operator.resources.common import PAUSE_ANNOTATION
@@ -76,8 +75,6 @@ def changed_resources(
             after[new.key] = old
             continue
         changes.append(Change(new.key, old is None, paths=paths))
-        if isinstance(new, NOT_REHEARSED):
-            notes.append(f"{new.key} changes; it restarts no broker, and its own steps are not rehearsed")
     if problems:
         raise Refused(problems)
     named = {document.key for document in documents}

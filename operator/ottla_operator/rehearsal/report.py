@@ -13,6 +13,7 @@ from typing import Any, Final
 import click
 
 from ottla_operator.planning.observed import PartitionKey, partition_name
+from ottla_operator.rehearsal.effects import Effect
 from ottla_operator.rehearsal.model import Timing
 from ottla_operator.rehearsal.rehearse import Loss, Rehearsal, Situation, Step
 from ottla_operator.resources import AnyResource
@@ -81,6 +82,8 @@ class Planned:
     """Steps that are due without the change."""
     notes: Sequence[str] = ()
     loss: Loss | None = None
+    effects: Sequence[Effect] = ()
+    """On Users, ConsumerGroups and Pipelines."""
 
     @property
     def changes_something(self) -> bool:
@@ -135,6 +138,9 @@ def json_of(planned: Planned) -> Object:
         ],
         "pending": [_step(step) for step in planned.pending],
         "steps": [_step(step) for step in rehearsal.steps],
+        "effects": [
+            {"resource": each.resource, "steps": list(each.steps)} for each in planned.effects if each.steps
+        ],
         "restarts": {"brokers": restarts, "zooKeeperServers": servers},
         "bytesToMove": rehearsal.moved_bytes,
         "seconds": round(rehearsal.duration_ms / 1000),
@@ -196,8 +202,12 @@ def _noticing(planned: Planned, restarted: Sequence[int]) -> Iterator[Object]:
             why.append(f"{', '.join(sorted(of_group & tight))} at or below min.insync.replicas")
         if group.coordinator in restarted:
             why.append(f"its coordinator, broker {group.coordinator}, restarts")
+        why += [text for effect in planned.effects if effect.group == group.id for text in effect.why]
         if why:
             yield {"group": group.id, "members": list(group.members), "why": why}
+    for effect in planned.effects:
+        if effect.principal:
+            yield {"principal": effect.principal, "why": list(effect.why)}
     for broker in dict.fromkeys(restarted):
         for listener, count in sorted(planned.clients.connections.get(broker, {}).items()):
             if count and listener.lower() != INTER_BROKER_LISTENER:
@@ -250,8 +260,14 @@ def _lines(report: Object) -> Iterator[str]:
             yield f"  {number}. {_clock(step['atSeconds'])}  {_described(step)}"
         if len(report["steps"]) > _STEPS_SHOWN:
             yield f"  and {len(report['steps']) - _STEPS_SHOWN} more (-o json has them)"
-    else:
+    elif not report["effects"]:
         yield "nothing is to be done"
+    if report["effects"]:
+        if report["steps"]:
+            yield ""
+        yield "of Users, ConsumerGroups and Pipelines, meanwhile:"
+        for effect in report["effects"]:
+            yield from (f"   {effect['resource']}: {step}" for step in effect["steps"])
     yield ""
     yield from _summary(report)
     partitions = report["partitions"]
@@ -285,6 +301,8 @@ def _client(client: Object) -> str:
     why = "; ".join(client["why"])
     if "group" in client:
         return f"group {client['group']} ({_listed(client['members'])}): {why}"
+    if "principal" in client:
+        return f"clients of {client['principal']}: {why}"
     count = client["connections"]
     return f"{count} connection{'s' * (count != 1)} to listener {client['listener']}: {why}"
 

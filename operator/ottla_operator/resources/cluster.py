@@ -60,6 +60,8 @@ from ottla_operator.resources.zookeeper import OF_SECURED, ManagedZooKeeper, Zoo
 # Fields that only have an effect on Kubernetes; `ottla up` accepts and ignores them.
 _KUBERNETES_ONLY = ("image", "rack", "resources", "template")
 _SERVERS_ON_KUBERNETES = frozenset(("image", "resources", "template"))
+# Of the configuration of listeners, what has an effect in `ottla up`, too.
+_EVERYWHERE = frozenset(("broker_cert_chain_and_key", "max_connections", "max_connection_creation_rate"))
 # Fields that `ottla up` ignores, too, for a cluster that is not secured.
 _WHEN_SECURED = ("clients_ca", "cluster_ca", "listeners")
 
@@ -448,6 +450,11 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield Problem(f"{path}.name", f"{listener.name!r} is not allowed: {message}")
             names.add(listener.name)
             yield from listener.problems(path, self.broker_ids)
+            for name in listener.limits:
+                if name in self.spec.config:
+                    yield Problem(
+                        f"spec.config[{name}]", f"is set by the operator: from {path}.configuration"
+                    )
         yield from self.spec.cluster_ca.problems("spec.clusterCa")
         yield from self.spec.clients_ca.problems("spec.clientsCa")
         if self.spec.zookeeper.tls_trusted_certificates is not None and not self.spec.is_secured:
@@ -514,5 +521,5 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield f"{path}.type"
             if listener.network_policy_peers:
                 yield f"{path}.networkPolicyPeers"
-            for name in sorted(listener.configuration.model_fields_set - {"broker_cert_chain_and_key"}):
+            for name in sorted(listener.configuration.model_fields_set - _EVERYWHERE):
                 yield f"{path}.configuration.{ListenerConfiguration.model_fields[name].alias}"

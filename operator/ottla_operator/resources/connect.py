@@ -13,6 +13,7 @@ from pydantic import Field
 from ottla_operator.resources.common import (
     AGE,
     LISTED_BY_NAME,
+    RESTART_TASK_ANNOTATION,
     ClusterRef,
     ConfigMap,
     Definition,
@@ -295,6 +296,40 @@ class AutoRestart(Model):
     )
 
 
+class ConnectorOffset(Model):
+    """A pair of a partition and an offset, in the form of the connector (KIP-875)."""
+
+    partition: FreeForm = Field(
+        description="A source's own form, such as {filename: /a}; of a sink, kafka_topic and kafka_partition."
+    )
+    offset: FreeForm | None = Field(
+        default=None,
+        description="A source's own form, such as {position: 12}; of a sink, kafka_offset. Default: the "
+        "offset of the partition is removed.",
+    )
+
+
+class AlterOffsets(Model):
+    """A change of a stopped connector's offsets, done once per `requestId`."""
+
+    model_config = rules(
+        Rule(
+            "either offsets or reset: true is required",
+            "has(self.offsets) != (has(self.reset) && self.reset)",
+        )
+    )
+
+    request_id: str = Field(
+        min_length=1, max_length=253, description="Any text; a new one requests a new change."
+    )
+    offsets: Annotated[list[ConnectorOffset], Field(min_length=1)] | None = Field(
+        default=None, description="The new offsets; those of other partitions stay."
+    )
+    reset: bool = Field(
+        default=False, description="All offsets are removed: the connector starts from the beginning."
+    )
+
+
 class ConnectorSpec(Model):
     connect_ref: ConnectRef = Field(description="The ConnectCluster of the connector.")
     class_name: Annotated[str, Field(min_length=1)] = Field(
@@ -312,6 +347,14 @@ class ConnectorSpec(Model):
         default=None,
         description="Restarts of a failed connector and its failed tasks, after 0, 2, 6, 12, 20, … up to 60 "
         "minutes. Default: none.",
+    )
+    list_offsets: bool = Field(
+        default=False,
+        description="Whether status.offsets has the offsets also while the connector is not stopped.",
+    )
+    alter_offsets: AlterOffsets | None = Field(
+        default=None,
+        description="A change of the offsets, when the connector is stopped. Default: none.",
     )
 
 
@@ -342,6 +385,16 @@ class ConnectorStatus(Status):
     tasks_running: int = Field(default=0, description="The number of tasks that run.")
     topics: list[str] = Field(default_factory=list, description="Topics that the connector has used.")
     handled_restart: str = Field(default="", description="The requested restart that was executed last.")
+    handled_task_restart: str = Field(
+        default="", description="The requested restart of a task that was executed last."
+    )
+    offsets: list[ConnectorOffset] = Field(
+        default_factory=list,
+        description="The offsets of a stopped connector, or with spec.listOffsets; at most 500.",
+    )
+    handled_offsets: str = Field(
+        default="", description="The requestId of the change of offsets that was made last."
+    )
     auto_restart: AutoRestartStatus | None = Field(default=None, description="Automatic restarts.")
 
 
@@ -374,3 +427,22 @@ class Connector(Resource[ConnectorSpec, ConnectorStatus]):
         for name, reason in _OF_CONNECTOR.items():
             if name in self.spec.config:
                 yield Problem(f"spec.config[{name}]", f"is set by the operator: {reason}")
+        alter = self.spec.alter_offsets
+        if alter is not None and (alter.offsets is not None) == alter.reset:
+            yield Problem("spec.alterOffsets", "either offsets or reset: true is required")
+
+    def notes(self) -> Iterator[str]:
+        alter = self.spec.alter_offsets
+        done = alter is None or alter.request_id == self.status.handled_offsets
+        if not done and self.spec.state != "stopped":
+            yield "spec.alterOffsets waits for state: stopped"
+        requested = self.metadata.annotations.get(RESTART_TASK_ANNOTATION, "")
+        if requested and task_of(requested) is None:
+            effect = f"{requested!r} has no effect: must be TASK@TIME, such as 0@12:30"
+            yield f"{RESTART_TASK_ANNOTATION}: {effect}"
+
+
+def task_of(requested: str) -> int | None:
+    """The task in the annotation: 0 of `0@2026-11-27T12:30:00Z`; None when it names none."""
+    number, _, when = requested.partition("@")
+    return int(number) if number.isdecimal() and when else None

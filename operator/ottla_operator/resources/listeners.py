@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
+from ottla.metadata.listeners import LIMITS, listener_key
 from ottla_operator.resources.authentication import ListenerAuthentication
 from ottla_operator.resources.common import Model, Name, ObjectName, Problem, Rule, SecretEntry, rules
 
@@ -26,6 +27,9 @@ METRICS_PORT_NAME: Final = "tcp-prometheus"
 NODE_ID, POD_NAME = "{nodeId}", "{nodePodName}"
 """Placeholders of templates: the broker's id, and the name of its pod."""
 
+_INT_MAX: Final = 2**31 - 1
+# As Kubernetes: the names of finalizers have a domain.
+_FINALIZER: Final = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
 _Host = Annotated[str, Field(pattern=r"^[-._:a-zA-Z0-9]+$", max_length=253)]
 _HostTemplate = Annotated[
     str, Field(pattern=r"^([-._:a-zA-Z0-9]|\{nodeId\}|\{nodePodName\})+$", max_length=253)
@@ -34,6 +38,7 @@ _DnsName = Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max
 _DnsTemplate = Annotated[str, Field(pattern=r"^([-.a-z0-9]|\{nodeId\}|\{nodePodName\})+$", max_length=253)]
 _Port = Annotated[int, Field(ge=1, le=65535)]
 _Texts = dict[str, str]
+_Finalizer = Annotated[str, Field(pattern=_FINALIZER, max_length=253)]
 
 
 class CertificateSource(Model):
@@ -242,6 +247,26 @@ class ListenerConfiguration(Model):
         description="Whether Services lead to brokers that are not ready. Default: true for those of single "
         "brokers, which clients need while brokers recover, false for the bootstrap.",
     )
+    finalizers: list[_Finalizer] | None = Field(
+        default=None,
+        max_length=16,
+        description="Finalizers of the Services of load balancers, which their provider must remove when "
+        "such a Service is deleted. Default: none.",
+    )
+    max_connections: int | None = Field(
+        default=None,
+        ge=1,
+        le=_INT_MAX,
+        description="The maximum of connections of the listener on each broker; more are accepted when "
+        "others have closed. Altered without a restart. Default: no limit but spec.config's.",
+    )
+    max_connection_creation_rate: int | None = Field(
+        default=None,
+        ge=1,
+        le=_INT_MAX,
+        description="The maximum of new connections of the listener on each broker, per second; more are "
+        "accepted later. Altered without a restart. Default: no limit but spec.config's.",
+    )
     ip_family_policy: Literal["SingleStack", "PreferDualStack", "RequireDualStack"] | None = Field(
         default=None, description="As in Kubernetes' Services. Default: SingleStack."
     )
@@ -342,6 +367,7 @@ _OF_LISTENER: Final[Mapping[str, Collection[str]]] = {
     "load_balancer_source_ranges": _BALANCED,
     "allocate_load_balancer_node_ports": _BALANCED,
     "create_bootstrap_service": _BALANCED,
+    "finalizers": _BALANCED,
     "external_traffic_policy": _WITH_NODE_PORTS,
     "preferred_node_port_address_type": ("nodeport",),
     "publish_not_ready_addresses": _EXTERNAL,
@@ -614,6 +640,14 @@ class Listener(Model):
     def kafka_name(self) -> str:
         """The listener's name in Kafka's settings."""
         return self.name.upper().replace("-", "_")
+
+    @property
+    def limits(self) -> dict[str, str]:
+        """Kafka's settings of the listener, which brokers alter while they run."""
+        of, given = self.kafka_name, self.configuration
+        limits = (given.max_connections, given.max_connection_creation_rate)
+        names = (listener_key(of, name) for name in LIMITS)
+        return {name: str(limit) for name, limit in zip(names, limits, strict=True) if limit is not None}
 
     @property
     def has_own_certificate(self) -> bool:

@@ -19,6 +19,7 @@ from ottla_operator.platform import probe
 from ottla_operator.platform.local import LocalPlatform
 from ottla_operator.platform.local_security import SecretFiles
 from ottla_operator.rehearsal.changes import changed_resources
+from ottla_operator.rehearsal.effects import effects_of
 from ottla_operator.rehearsal.rehearse import Situation, rehearse, rehearse_loss
 from ottla_operator.rehearsal.report import Planned, clients_of, timing_of
 from ottla_operator.resources import AnyResource
@@ -71,6 +72,7 @@ def plan_files(files: Path, data: Path, port: int, fail: int | None = None) -> P
         pending,
         change.notes,
         loss,
+        effects_of(change.before, change.after, platform.bootstrap),
     )
 
 

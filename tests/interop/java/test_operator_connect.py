@@ -185,3 +185,51 @@ def test_a_failed_task_is_shown_and_restarted_automatically(worker: Worker, tmp_
     worker.put("Connector", "failing", {**failing, "autoRestart": {"enabled": True}})
     worker.until(lambda: worker.reason("failing") == "Running", "it was restarted")
     worker.until(lambda: missing.read_text() == "hello\n", "it works")
+
+
+def test_offsets_of_a_stopped_source_are_listed_altered_and_reset(worker: Worker, tmp_path: Path) -> None:
+    source, sink = tmp_path / "source.txt", tmp_path / "sink.txt"
+    source.write_text("one\ntwo\n")
+    sink.touch()
+    spec = connector(SOURCE, file=str(source), topic="again")
+    worker.put("Connector", "again", spec)
+    worker.put("Connector", "again-sink", connector(SINK, file=str(sink), topics="again"))
+    worker.until(lambda: sink.read_text() == "one\ntwo\n", "the file is copied")
+    worker.put("Connector", "again", {**spec, "state": "stopped"})
+    worker.until(lambda: bool(worker.connector("again").status.offsets), "its offsets are listed")
+    (listed,) = worker.connector("again").status.offsets
+    assert (listed.partition, listed.offset) == ({"filename": str(source)}, {"position": 8})
+
+    back = [{"partition": {"filename": str(source)}, "offset": {"position": 4}}]
+    altered = {**spec, "alterOffsets": {"requestId": "1", "offsets": back}}
+    worker.put("Connector", "again", {**altered, "state": "stopped"})
+    worker.until(lambda: worker.connector("again").status.handled_offsets == "1", "altered")
+    worker.put("Connector", "again", altered)
+    worker.until(lambda: sink.read_text() == "one\ntwo\ntwo\n", "it goes on at the new offset")
+
+    reset = {**spec, "alterOffsets": {"requestId": "2", "reset": True}}
+    worker.put("Connector", "again", {**reset, "state": "stopped"})
+    worker.until(lambda: worker.connector("again").status.handled_offsets == "2", "reset")
+    worker.until(lambda: worker.connector("again").status.offsets == [], "it has none")
+    worker.put("Connector", "again", reset)
+    worker.until(lambda: sink.read_text() == "one\ntwo\ntwo\none\ntwo\n", "it starts from the beginning")
+
+    wrong = {"requestId": "3", "offsets": [{"partition": {"other": 1}, "offset": {"position": 4}}]}
+    worker.put("Connector", "again", {**spec, "state": "stopped", "alterOffsets": wrong})
+    worker.until(lambda: worker.reason("again") == "ConnectError", "refused")
+    assert "filename" in worker.message("again")
+    assert worker.connector("again").status.handled_offsets == "2"
+
+
+def test_one_task_is_restarted_by_an_annotation(worker: Worker, tmp_path: Path) -> None:
+    missing, source = tmp_path / "later" / "sink.txt", tmp_path / "source.txt"
+    source.write_text("hello\n")
+    worker.put("Connector", "one-feed", connector(SOURCE, file=str(source), topic="one"))
+    failing = connector(SINK, file=str(missing), topics="one")
+    worker.put("Connector", "one", failing)
+    worker.until(lambda: worker.reason("one") == "TaskFailed", "it fails")
+    missing.parent.mkdir()
+    annotations = {"ottla.dev/restart-task-requested-at": "0@2026-11-27T14:00:00Z"}
+    worker.put("Connector", "one", failing, annotations=annotations)
+    worker.until(lambda: missing.exists() and missing.read_text() == "hello\n", "the task runs again")
+    assert worker.connector("one").status.handled_task_restart == "0@2026-11-27T14:00:00Z"

@@ -1,0 +1,9 @@
+"""What the console knows of a cluster, and how it finds out: clients by principal, background collection.
+
+snapshot     the state of a cluster as the last collection found it, in parts; immutable
+rates        two collections -> rates, and their history; pure
+problems     errors of clients -> what failed, which right is missing, what to do; pure
+collecting   one collection: requests of an admin client -> the parts of a snapshot
+collector    the background task that repeats it, bounded in its share of time
+access       a cluster as one principal sees it: an admin client and a collector, shared by sessions
+"""

@@ -1,0 +1,150 @@
+"""A cluster as one principal sees it: an admin client with that principal's credentials, and a collector.
+
+Sessions with equal credentials share an access: what it may see is what each of them may see. Invariants: an
+access exists only while a session holds it; its first request has succeeded with these credentials, so that a
+wrong password never joins; credentials are in memory only, and in no text that is logged or shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from ottla.client.admin import AdminClient
+from ottla_console.cluster.collecting import Reader
+from ottla_console.cluster.collector import Collector
+from ottla_console.settings import Cluster, Login
+
+Connect: TypeAlias = Callable[[Mapping[str, object]], AdminClient]
+CLIENT_ID: Final = "ottla-console"
+REQUEST_MS: Final = 5_000
+CALL_MS: Final = 7_000
+LOGINS_MAX: Final = 8
+"""Log-ins that are tried at the same time."""
+_PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_SCRAM: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """A SASL user with a password."""
+
+    mechanism: str
+    user: str
+    password: str = field(repr=False)
+
+    @property
+    def principal(self) -> str:
+        return f"User:{self.user}"
+
+    def properties(self) -> dict[str, str]:
+        """The properties of a client that logs in with them."""
+        module = _PLAIN if self.mechanism == "PLAIN" else _SCRAM
+        jaas = f"{module} required username={_quoted(self.user)} password={_quoted(self.password)};"
+        return {"sasl.mechanism": self.mechanism, "sasl.jaas.config": jaas}
+
+
+class Access:
+    """See the module."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        credentials: Credentials | None,
+        now_ms: Callable[[], int],
+        monotonic_s: Callable[[], float],
+        connect: Connect,
+    ) -> None:
+        self.cluster = cluster
+        self.principal = credentials.principal if credentials else ""
+        """Empty without a log-in: the brokers know it."""
+        self.settings: dict[str, object] = {
+            "bootstrap.servers": cluster.bootstrap,
+            "client.id": CLIENT_ID,
+            "request.timeout.ms": REQUEST_MS,
+            **cluster.properties,
+            **(credentials.properties() if credentials else {}),
+        }
+        """Of clients that act as this principal: has the password, and is never logged or shown."""
+        self.admin = connect({**self.settings, "default.api.timeout.ms": CALL_MS})
+        self.reader = Reader(self.admin, self.principal, now_ms)
+        self.collector = Collector(self.reader, monotonic_s, name=f"{cluster.name} {self.principal}".strip())
+        self.holders = 0
+
+    async def start(self) -> None:
+        await self.admin.__aenter__()
+        self.collector.start()
+
+    async def close(self) -> None:
+        await self.collector.stop()
+        await self.admin.close()
+
+
+class Accesses:
+    """The accesses in use, by cluster and credentials."""
+
+    def __init__(
+        self, now_ms: Callable[[], int], monotonic_s: Callable[[], float], connect: Connect = AdminClient
+    ) -> None:
+        """`connect` makes the admin client with these settings."""
+        self._connect = connect
+        self._now_ms = now_ms
+        self._monotonic_s = monotonic_s
+        self._open: dict[tuple[str, Credentials | None], Access] = {}
+        self._logins = asyncio.Semaphore(LOGINS_MAX)
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def acquire(self, cluster: Cluster, credentials: Credentials | None) -> Access:
+        """The access with these credentials. Raises ClientError if they are refused, ClusterUnreachable, and
+        ValueError if they cannot be sent. Without a log-in, the access is there even if no broker responds:
+        its pages say so."""
+        assert (credentials is not None) == (cluster.login is Login.PASSWORD)
+        key = (cluster.name, credentials)
+        access = self._open.get(key)
+        if access is None:
+            if credentials is not None:
+                await self._verify(cluster, credentials)
+            access = self._open.get(key)
+        if access is None:
+            access = self._open[key] = Access(
+                cluster, credentials, self._now_ms, self._monotonic_s, self._connect
+            )
+            access.holders += 1
+            await access.start()
+            return access
+        access.holders += 1
+        return access
+
+    async def _verify(self, cluster: Cluster, credentials: Credentials) -> None:
+        async with self._logins:
+            trial = Access(cluster, credentials, self._now_ms, self._monotonic_s, self._connect)
+            try:
+                await trial.admin.describe_cluster()
+            finally:
+                await trial.admin.close()
+
+    def release(self, access: Access) -> None:
+        """Give an access back; the last one closes it."""
+        access.holders -= 1
+        assert access.holders >= 0, "an access is released once by each holder"
+        if access.holders == 0:
+            self._open = {key: each for key, each in self._open.items() if each is not access}
+            task = asyncio.get_running_loop().create_task(access.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        for access in list(self._open.values()):
+            await access.close()
+        self._open.clear()
+        await asyncio.gather(*self._closing)
+
+
+def _quoted(text: str) -> str:
+    """A value of a JAAS configuration."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

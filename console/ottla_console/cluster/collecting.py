@@ -1,0 +1,148 @@
+"""One collection: the requests of an admin client whose results are the parts of a snapshot.
+
+Called by `collector` for what all pages share, and by pages for details on demand (`read`). A request that
+fails becomes a problem of its part; nothing is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from typing import Final, TypeVar
+
+from ottla.client.admin import AdminClient
+from ottla.client.admin_types import (
+    ClusterDescription,
+    GroupListing,
+    LogDirDescription,
+    Results,
+    TopicDescription,
+    TopicPartition,
+)
+from ottla.client.errors import ClientError
+from ottla.protocol.errors import KafkaError, UnencodableMessage
+from ottla.security.acls import Operation, ResourceType
+from ottla_console.cluster.problems import Need, Problem, problem_of
+from ottla_console.cluster.snapshot import Part
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+R = TypeVar("R")
+
+READ_S: Final = 8.0
+"""The longest that a page waits for details."""
+PROBLEMS_MAX: Final = 5
+"""Of one part; more of them say nothing new."""
+DESCRIBE_CLUSTER: Final = Need(Operation.DESCRIBE, ResourceType.CLUSTER)
+
+
+class Reader:
+    """Reads parts with one admin client, as one principal."""
+
+    def __init__(self, admin: AdminClient, principal: str, now_ms: Callable[[], int]) -> None:
+        self.admin = admin
+        self.principal = principal
+        self._now_ms = now_ms
+
+    async def read(
+        self, work: Awaitable[T], what: str, need: Need | None = None, *, timeout_s: float = READ_S
+    ) -> Part[T]:
+        """The result of a coroutine of the admin client, or its problem."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                value = await work
+        except TimeoutError:
+            return self._failed(TimeoutError(f"no response within {timeout_s:g} s"), what, need)
+        except (ClientError, KafkaError, OSError, UnencodableMessage) as error:
+            return self._failed(error, what, need)
+        return Part(value, (), self._now_ms())
+
+    async def read_each(
+        self,
+        work: Awaitable[Results[K, V]],
+        what: Callable[[K], str],
+        need: Callable[[K], Need] | None = None,
+        *,
+        title: str,
+        timeout_s: float = READ_S,
+    ) -> Part[dict[K, V]]:
+        """The results of the items that succeeded; those that failed are problems."""
+        found = await self.read(work, title, timeout_s=timeout_s)
+        if found.value is None:
+            return Part(None, found.problems, found.taken_ms)
+        problems = [
+            problem_of(error, what(key), need(key) if need else None, self.principal)
+            for key, error in found.value.errors.items()
+        ]
+        return Part(dict(found.value.items()), tuple(problems[:PROBLEMS_MAX]), found.taken_ms)
+
+    def _failed(self, error: Exception, what: str, need: Need | None) -> Part[T]:
+        return Part(None, (problem_of(error, what, need, self.principal),), self._now_ms())
+
+    # --- the parts of a snapshot ---
+
+    async def cluster(self) -> Part[ClusterDescription]:
+        return await self.read(self.admin.describe_cluster(), "the brokers")
+
+    async def topics(self) -> Part[Mapping[str, TopicDescription]]:
+        found = await self.read_each(
+            self.admin.describe_topics(),
+            lambda name: f"the topic {name}",
+            lambda name: Need(Operation.DESCRIBE, ResourceType.TOPIC, name),
+            title="the topics",
+        )
+        return Part(found.value, found.problems, found.taken_ms)
+
+    async def log_dirs(self) -> Part[Mapping[int, tuple[LogDirDescription, ...]]]:
+        found = await self.read_each(
+            self.admin.describe_log_dirs(),
+            lambda broker: f"the log directories of broker {broker}",
+            lambda _: DESCRIBE_CLUSTER,
+            title="the log directories",
+        )
+        return Part(found.value, found.problems, found.taken_ms)
+
+    async def end_offsets(self, topics: Mapping[str, TopicDescription]) -> Part[Mapping[TopicPartition, int]]:
+        led = [
+            TopicPartition(t.name, p.partition)
+            for t in topics.values()
+            for p in t.partitions
+            if p.leader >= 0
+        ]
+        found = await self.read(self.admin.end_offsets(led), "the log end offsets")
+        return Part(found.value, found.problems, found.taken_ms)
+
+    async def groups(self) -> Part[Mapping[str, GroupListing]]:
+        found = await self.read_each(
+            self.admin.list_groups(),
+            lambda broker: f"the groups that broker {broker} coordinates",
+            lambda _: Need(Operation.DESCRIBE, ResourceType.GROUP),
+            title="the groups",
+        )
+        value = None
+        if found.value is not None:
+            value = {each.group_id: each for listed in found.value.values() for each in listed}
+        return Part(value, found.problems, found.taken_ms)
+
+    async def committed(
+        self, groups: Mapping[str, GroupListing]
+    ) -> Part[Mapping[str, Mapping[TopicPartition, int]]]:
+        found = await self.read_each(
+            self.admin.list_group_offsets(dict.fromkeys(groups)),
+            lambda group: f"the committed offsets of {group}",
+            lambda group: Need(Operation.DESCRIBE, ResourceType.GROUP, group),
+            title="the committed offsets of the groups",
+        )
+        value = None
+        if found.value is not None:
+            value = {
+                group: {tp: each.offset for tp, each in offsets.items() if each is not None}
+                for group, offsets in found.value.items()
+            }
+        return Part(value, found.problems, found.taken_ms)
+
+
+def merged(*problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
+    """Problems of several parts, each once."""
+    return tuple(dict.fromkeys(each for some in problems for each in some))

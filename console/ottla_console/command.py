@@ -1,0 +1,199 @@
+"""`ottla console`: serves the console. Ends in order on SIGTERM and SIGINT."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+import click
+import uvicorn
+
+from ottla import logs
+from ottla.client.core.config import AdminConfig, ConfigError
+from ottla.metadata.config_def import ConfigError as PropertiesError
+from ottla.metadata.config_def import read_properties
+from ottla_console.app import Console
+from ottla_console.cluster.access import Credentials
+from ottla_console.registry import PAGES
+from ottla_console.settings import Cluster, Login, Settings, SettingsError, cluster_of, read_clusters
+
+log = logging.getLogger(__name__)
+
+GRACE_S: Final = 3
+DEFAULT_NAME: Final = "kafka"
+DEFAULT_BOOTSTRAP: Final = "localhost:9092"
+
+
+@click.command(short_help="Serve the web console for clusters.")
+@click.option(
+    "-b",
+    "--bootstrap",
+    envvar="OTTLA_BOOTSTRAP",
+    show_envvar=True,
+    metavar="HOST:PORT[,…]",
+    help="Bootstrap servers. Default: those of the command config, or localhost:9092.",
+)
+@click.option(
+    "--command-config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="OTTLA_COMMAND_CONFIG",
+    show_envvar=True,
+    help="Properties of Kafka's clients: bootstrap.servers, security.protocol, sasl.*, ssl.*.",
+)
+@click.option("--name", default=DEFAULT_NAME, show_default=True, help="The cluster's name on the pages.")
+@click.option(
+    "--login",
+    type=click.Choice([each.value for each in Login]),
+    help="password: each person logs in with a user of the cluster, the default with SASL. shared: all act "
+    "as the user of the command config. none: the cluster has no SASL.",
+)
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="YAML with several clusters, in place of the options above (docs/console.md).",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0: any free port."
+)
+@click.option(
+    "--writes/--read-only", default=False, show_default=True, help="Whether pages may change clusters."
+)
+@click.option(
+    "--values/--no-values",
+    default=True,
+    show_default=True,
+    help="Whether pages may show the content of records.",
+)
+@click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="PEM: serve HTTPS.")
+@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="PEM.")
+@click.option("--https-proxy", is_flag=True, help="Browsers reach the console by HTTPS, at a proxy.")
+@click.option("--allowed-host", "hosts", multiple=True, metavar="NAME", help="A name of the console in URLs.")
+@click.option(
+    "--idle-minutes",
+    default=30,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="A session ends after this.",
+)
+def console(
+    bootstrap: str | None,
+    command_config: Path | None,
+    name: str,
+    login: str | None,
+    file: Path | None,
+    host: str,
+    port: int,
+    writes: bool,
+    values: bool,
+    tls_cert: str | None,
+    tls_key: str | None,
+    https_proxy: bool,
+    hosts: tuple[str, ...],
+    idle_minutes: int,
+) -> None:
+    """Serve the web console: brokers, topics, groups of any Kafka-compatible cluster in the browser.
+
+    It shows and changes what the brokers' ACLs permit to the user who has logged in, and changes nothing
+    without --writes.
+    """
+    logs.configure()
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("--tls-cert and --tls-key go together")
+    if file is not None and (bootstrap or command_config or login):
+        raise click.UsageError("--config replaces --bootstrap, --command-config and --login")
+    try:
+        if file is not None:
+            clusters = read_clusters(file)
+        else:
+            clusters = (_one_cluster(name, bootstrap, command_config, login),)
+        for cluster in clusters:
+            _check(cluster)
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from None
+    tls = tls_cert is not None
+    settings = Settings(
+        clusters,
+        writes,
+        values,
+        tls=tls or https_proxy,
+        hosts=frozenset({host.lower(), *(each.lower() for each in hosts)}),
+        idle_s=60.0 * idle_minutes,
+    )
+    _warn(settings, host, tls=settings.tls)
+    config = uvicorn.Config(
+        Console(settings, PAGES).app,
+        host=host,
+        port=port,
+        ssl_certfile=tls_cert,
+        ssl_keyfile=tls_key,
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=64 * 1024,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    server = _Server(config, "https" if tls else "http")
+    server.run()
+    if not server.started:
+        sys.exit(1)
+
+
+class _Server(uvicorn.Server):
+    """Prints the address once it serves."""
+
+    def __init__(self, config: uvicorn.Config, scheme: str) -> None:
+        super().__init__(config)
+        self._scheme = scheme
+
+    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        await super().startup(sockets)  # type: ignore[arg-type]
+        for server in self.servers if self.started else ():
+            for socket in server.sockets:
+                address, port = socket.getsockname()[:2]
+                shown = f"[{address}]" if ":" in address else address
+                click.echo(f"console={self._scheme}://{shown}:{port}/")
+
+
+def _one_cluster(name: str, bootstrap: str | None, file: Path | None, login: str | None) -> Cluster:
+    try:
+        properties = {} if file is None else read_properties(file)
+    except PropertiesError as error:
+        raise SettingsError(str(error)) from None
+    servers = bootstrap or properties.get("bootstrap.servers") or DEFAULT_BOOTSTRAP
+    return cluster_of(name, servers, properties, login)
+
+
+def _check(cluster: Cluster) -> None:
+    """Report invalid addresses and properties before anything is served. Raises SettingsError."""
+    trial = (
+        Credentials(cluster.mechanisms[0], "user", "password").properties()
+        if cluster.login is Login.PASSWORD
+        else {}
+    )
+    try:
+        AdminConfig.of({"bootstrap.servers": cluster.bootstrap, **cluster.properties, **trial})
+    except (ConfigError, ValueError) as error:
+        raise SettingsError(f"cluster {cluster.name}: {error}") from None
+
+
+def _warn(settings: Settings, host: str, *, tls: bool) -> None:
+    """Say what is risky about an address that other machines reach."""
+    try:
+        loopback = ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    if loopback:
+        return
+    if not tls and any(cluster.login is Login.PASSWORD for cluster in settings.clusters):
+        log.warning("passwords cross the network without TLS: use --tls-cert and --tls-key, or --https-proxy")
+    for cluster in settings.clusters:
+        if cluster.login is not Login.PASSWORD:
+            log.warning(
+                "cluster %s needs no log-in: every client that reaches %s may use it", cluster.name, host
+            )

@@ -1,0 +1,60 @@
+"""A broker: its log directories with the largest replicas, and its settings. The overview has all brokers."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from ottla.client.admin_types import ConfigEntry, ConfigResource, ConfigType, LogDirDescription
+from ottla.security.acls import Operation, ResourceType
+from ottla_console.cluster.collecting import DESCRIBE_CLUSTER
+from ottla_console.cluster.problems import Need
+from ottla_console.cluster.snapshot import Part
+from ottla_console.pages.brokers.view import disks_of, head_of, settings_of
+from ottla_console.web.page import Context, Page, Tab
+
+
+async def show_disks(ctx: Context) -> Response:
+    """Log directories, read now."""
+    head = head_of(await ctx.snapshot("cluster", "topics"), ctx.name)
+    if head.id is None:
+        return ctx.render("brokers/missing.html", head, status=404)
+    found = await ctx.reader.read_each(
+        ctx.reader.admin.describe_log_dirs([head.id]),
+        lambda broker: f"the log directories of broker {broker}",
+        lambda _: DESCRIBE_CLUSTER,
+        title=f"the log directories of broker {head.id}",
+    )
+    dirs: tuple[LogDirDescription, ...] = (found.value or {}).get(head.id, ())
+    return ctx.render(
+        "brokers/disks.html", disks_of(head, Part(dirs, found.problems, found.taken_ms), ctx.query())
+    )
+
+
+async def show_settings(ctx: Context) -> Response:
+    """Settings, read now."""
+    head = head_of(await ctx.snapshot("cluster", "topics"), ctx.name)
+    if head.id is None:
+        return ctx.render("brokers/missing.html", head, status=404)
+    resource = ConfigResource(ConfigType.BROKER, str(head.id))
+    found = await ctx.reader.read_each(
+        ctx.reader.admin.describe_configs([resource], synonyms=True, documentation=True),
+        lambda _: f"the settings of broker {head.id}",
+        lambda _: Need(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),
+        title=f"the settings of broker {head.id}",
+    )
+    entries: dict[str, ConfigEntry] = (found.value or {}).get(resource, {})
+    return ctx.render(
+        "brokers/settings.html", settings_of(head, Part(entries, found.problems, found.taken_ms), ctx.query())
+    )
+
+
+PAGES = (
+    Page("brokers/{name}", show_disks, "Broker", tab=Tab("broker", "Log directories", 10), under=""),
+    Page(
+        "brokers/{name}/settings",
+        show_settings,
+        "Settings of a broker",
+        tab=Tab("broker", "Settings", 20),
+        under="",
+    ),
+)

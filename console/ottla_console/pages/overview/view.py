@@ -1,0 +1,180 @@
+"""The view model of the overview. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from heapq import nlargest
+from typing import Final
+
+from ottla_console.cluster.problems import Problem
+from ottla_console.cluster.rates import History
+from ottla_console.cluster.snapshot import PartitionState, Snapshot
+from ottla_console.views import formats
+
+TOP: Final = 5
+LISTED: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRow:
+    """A broker: of the cluster, or one that is only known from replicas that are on it."""
+
+    id: int
+    address: str
+    rack: str
+    controller: bool
+    online: bool
+    leaders: int
+    replicas: int
+    used_bytes: int | None
+    """Of the log directories; None: not known."""
+    disk_share: float | None
+    """The used part of the fullest volume with a log directory."""
+    bytes_in: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The state of the cluster in a sentence."""
+
+    level: str
+    """`ok`, `warn`, `alarm`, or `unknown`."""
+    title: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """A topic or a group that stands out."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What the page shows."""
+
+    cluster_id: str
+    state: State
+    brokers: tuple[BrokerRow, ...]
+    topics: int | None
+    partitions: int
+    groups: int | None
+    offline: tuple[PartitionState, ...]
+    """The first of them."""
+    offline_count: int
+    not_in_sync: tuple[PartitionState, ...]
+    not_in_sync_count: int
+    used_bytes: int | None
+    history: History
+    busiest: tuple[Top, ...]
+    """Topics by records per second."""
+    laggards: tuple[Top, ...]
+    """Groups by lag."""
+    problems: tuple[Problem, ...]
+
+
+def overview_of(snapshot: Snapshot) -> Overview:
+    brokers = _brokers(snapshot)
+    last = snapshot.history.last
+    lags = {group: lag.records for group, lag in snapshot.group_lags.items() if lag.records > 0}
+    used = [each.used_bytes for each in brokers if each.used_bytes is not None]
+    return Overview(
+        (snapshot.cluster.value.cluster_id or "") if snapshot.cluster.value else "",
+        state_of(snapshot, brokers),
+        brokers,
+        len(snapshot.known_topics) if snapshot.topics.value is not None else None,
+        snapshot.partition_count,
+        len(snapshot.known_groups) if snapshot.groups.value is not None else None,
+        snapshot.offline[:LISTED],
+        len(snapshot.offline),
+        snapshot.not_in_sync[:LISTED],
+        len(snapshot.not_in_sync),
+        sum(used) if used else None,
+        snapshot.history,
+        _top(_of_users(snapshot, last.topic_records) if last else {}),
+        _top(lags),
+        snapshot.problems,
+    )
+
+
+def state_of(snapshot: Snapshot, brokers: tuple[BrokerRow, ...]) -> State:
+    """What is wrong, the worst first."""
+    if snapshot.cluster.value is None:
+        if snapshot.cluster.problems:
+            return State("alarm", "No broker responds", snapshot.cluster.problems[0].reason)
+        return State("unknown", "Asking the brokers", "The first answers arrive in a moment.")
+    if snapshot.cluster.problems:
+        return State("alarm", "No broker responds any more", "The page shows what was known before.")
+    if snapshot.offline:
+        count = formats.count(len(snapshot.offline), "partition")
+        return State("alarm", f"{count} offline", "Without a leader they take and give no records.")
+    gone = [row.id for row in brokers if not row.online]
+    if snapshot.cluster.value.controller_id < 0:
+        return State(
+            "alarm", "No controller", "Leaders cannot be elected until the brokers have elected one."
+        )
+    if gone:
+        which = formats.broker_ids(tuple(gone))
+        return State("warn", f"{formats.count(len(gone), 'broker')} away: {which}", _behind(snapshot))
+    if snapshot.not_in_sync:
+        return State("warn", _behind(snapshot), "Some replicas are behind their leaders.")
+    full = [row.id for row in brokers if row.disk_share is not None and row.disk_share >= 0.9]
+    if full:
+        return State("warn", f"The disk of broker {formats.broker_ids(tuple(full))} is over 90 % full")
+    if snapshot.topics.value is None:
+        return State("unknown", "The topics are not known", "")
+    return State("ok", "All partitions are in sync", "")
+
+
+def _behind(snapshot: Snapshot) -> str:
+    return f"{formats.count(len(snapshot.not_in_sync), 'partition')} not in sync"
+
+
+def _brokers(snapshot: Snapshot) -> tuple[BrokerRow, ...]:
+    cluster = snapshot.cluster.value
+    if cluster is None:
+        return ()
+    replicas: dict[int, int] = {}
+    for topic in snapshot.known_topics.values():
+        for each in topic.partitions:
+            for broker in each.replicas:
+                replicas[broker] = replicas.get(broker, 0) + 1
+    online = {node.id: node for node in cluster.brokers}
+    last = snapshot.history.last
+    rows = []
+    for broker in sorted({*online, *replicas}):
+        node = online.get(broker)
+        dirs = (snapshot.log_dirs.value or {}).get(broker)
+        rows.append(
+            BrokerRow(
+                broker,
+                f"{node.host}:{node.port}" if node else "",
+                (node.rack or "") if node else "",
+                broker == cluster.controller_id,
+                node is not None,
+                snapshot.leaders.get(broker, 0),
+                replicas.get(broker, 0),
+                None if dirs is None else sum(each.size for d in dirs for each in d.replicas.values()),
+                max(
+                    (1 - d.usable_bytes / d.total_bytes for d in dirs or () if d.total_bytes > 0),
+                    default=None,
+                ),
+                last.broker_bytes.get(broker, 0.0)
+                if last and last.bytes_in is not None and dirs is not None
+                else None,
+            )
+        )
+    return tuple(rows)
+
+
+def _of_users(snapshot: Snapshot, rates: Mapping[str, float]) -> dict[str, float]:
+    """Without internal topics."""
+    topics = snapshot.known_topics
+    return {name: value for name, value in rates.items() if name in topics and not topics[name].internal}
+
+
+def _top(values: Mapping[str, float]) -> tuple[Top, ...]:
+    return tuple(Top(*pair) for pair in nlargest(TOP, values.items(), key=lambda pair: (pair[1], pair[0])))

@@ -1,0 +1,153 @@
+"""The settings of the console: options of the command, and its YAML file with several clusters.
+
+clusters:
+  - name: orders                     # in URLs and in the switch of clusters
+    bootstrap: kafka-1:9092,kafka-2:9092
+    properties:                      # security.protocol, sasl.* and ssl.* as of Kafka's clients
+      security.protocol: SASL_SSL
+      sasl.mechanism: SCRAM-SHA-512
+    login: password                  # password, shared or none; default: by security.protocol
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Final, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from ottla.security.clients import PROTOCOLS
+
+PASSWORD_MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+_SECURITY: Final = ("security.protocol", "sasl.", "ssl.")
+
+
+class Login(Enum):
+    """How a person becomes a principal of a cluster."""
+
+    NONE = "none"
+    """The cluster has no authentication: without a log-in."""
+    PASSWORD = "password"
+    """Each person logs in by SASL with a user and a password."""
+    SHARED = "shared"
+    """All persons act as the principal of the configured credentials."""
+
+
+class SettingsError(ValueError):
+    """Invalid settings; the message says where, and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster of the console."""
+
+    name: str
+    bootstrap: str
+    properties: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
+    """Client properties; without a password in them for Login.PASSWORD."""
+    login: Login = Login.NONE
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """The SASL mechanisms that a person may log in by; the configured one alone, if there is one."""
+        configured = self.properties.get("sasl.mechanism")
+        return (configured,) if configured in PASSWORD_MECHANISMS else PASSWORD_MECHANISMS
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings."""
+
+    clusters: tuple[Cluster, ...]
+    writes: bool = False
+    """Whether pages may change clusters."""
+    values: bool = True
+    """Whether pages may show keys, values and headers of records."""
+    tls: bool = False
+    """Whether browsers reach the console by HTTPS, at itself or at a proxy."""
+    hosts: frozenset[str] = frozenset()
+    """Names of this console in URLs, besides addresses and localhost."""
+    idle_s: float = 1800.0
+    lifetime_s: float = 12 * 3600.0
+
+    def cluster(self, name: str) -> Cluster | None:
+        return next((each for each in self.clusters if each.name == name), None)
+
+
+def cluster_of(name: str, bootstrap: str, properties: Mapping[str, str], login: str | None = None) -> Cluster:
+    """A cluster with the log-in that its security protocol asks for, or with the given one. Raises
+    SettingsError."""
+    kept = {key: value for key, value in properties.items() if key.startswith(_SECURITY)}
+    protocol = kept.get("security.protocol", "PLAINTEXT").upper()
+    if protocol not in PROTOCOLS:
+        raise SettingsError(
+            f"cluster {name}: security.protocol={protocol}: must be one of {', '.join(PROTOCOLS)}"
+        )
+    sasl = protocol.startswith("SASL_")
+    mechanism = kept.get("sasl.mechanism", "")
+    by_password = sasl and (not mechanism or mechanism in PASSWORD_MECHANISMS)
+    chosen = (
+        Login(login) if login else Login.PASSWORD if by_password else Login.SHARED if sasl else Login.NONE
+    )
+    if chosen is Login.PASSWORD and not by_password:
+        raise SettingsError(
+            f"cluster {name}: login=password needs security.protocol SASL_PLAINTEXT or SASL_SSL, and a "
+            f"sasl.mechanism among {', '.join(PASSWORD_MECHANISMS)}"
+        )
+    if chosen is Login.NONE and sasl:
+        raise SettingsError(
+            f"cluster {name}: login=none is for clusters without SASL; use password or shared"
+        )
+    if chosen is Login.PASSWORD:
+        kept.pop("sasl.jaas.config", None)
+    return Cluster(name, bootstrap, kept, chosen)
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
+    bootstrap: str = Field(min_length=1)
+    properties: dict[str, str] = Field(default_factory=dict)
+    login: Literal["none", "password", "shared"] | None = None
+
+    @field_validator("properties", mode="before")
+    @classmethod
+    def _texts(cls, given: object) -> object:
+        """YAML's numbers and booleans are texts of properties."""
+        if not isinstance(given, dict):
+            return given
+        return {
+            key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in given.items()
+        }
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    clusters: list[_Entry] = Field(min_length=1)
+
+
+def read_clusters(path: Path) -> tuple[Cluster, ...]:
+    """The clusters of a YAML file. Raises SettingsError, whose message has no values of properties."""
+    try:
+        given = _File.model_validate(yaml.safe_load(path.read_text()))
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise SettingsError(f"{path}: not YAML{f', line {mark.line + 1}' if mark else ''}") from None
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(str(each) for each in first["loc"])
+        raise SettingsError(f"{path}: {place}: {first['msg']}") from None
+    names = [entry.name for entry in given.clusters]
+    if len(set(names)) < len(names):
+        raise SettingsError(f"{path}: two clusters have the same name")
+    return tuple(
+        cluster_of(each.name, each.bootstrap, each.properties, each.login) for each in given.clusters
+    )

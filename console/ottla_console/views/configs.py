@@ -1,0 +1,75 @@
+"""Settings of topics and brokers as rows of a table: value, source, default, documentation. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ottla.client.admin_types import ConfigEntry
+from ottla_console.views.tables import Column, Query, Table, table_of
+
+SOURCES: Final[Mapping[int, str]] = {
+    1: "topic",
+    2: "broker, dynamic",
+    3: "all brokers, dynamic",
+    4: "server.properties",
+    5: "default",
+    6: "logger, dynamic",
+}
+"""Where the value of a setting comes from (KIP-226)."""
+DEFAULT_SOURCE: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """A setting with its source."""
+
+    name: str
+    value: str | None
+    source: int
+    default: str | None
+    """What it would be without the topic's own value."""
+    sensitive: bool
+    documentation: str
+
+    @property
+    def source_name(self) -> str:
+        return SOURCES.get(self.source, "unknown")
+
+    @property
+    def own(self) -> bool:
+        """Set for this very thing, rather than inherited."""
+        return self.source in (1, 2, 6)
+
+
+SETTINGS: Final[tuple[Column[SettingRow], ...]] = (
+    Column("name", "Setting", lambda row: row.name),
+    Column("value", "Value"),
+    Column("source", "Source", lambda row: (row.source, row.name)),
+)
+
+
+def settings_table(entries: Mapping[str, ConfigEntry], query: Query) -> Table[SettingRow]:
+    """All settings; those that were set for this very thing come first."""
+    rows = [_row(name, entry) for name, entry in entries.items()]
+    return table_of(
+        rows, SETTINGS, query, text=lambda row: f"{row.name} {row.documentation}", default_sort="source"
+    )
+
+
+def changed(entries: Mapping[str, ConfigEntry]) -> int:
+    """The number of settings that are not at the default."""
+    return sum(entry.source != DEFAULT_SOURCE for entry in entries.values())
+
+
+def _row(name: str, entry: ConfigEntry) -> SettingRow:
+    inherited = [each.value for each in entry.synonyms if each.source != entry.source]
+    return SettingRow(
+        name,
+        None if entry.sensitive else entry.value,
+        entry.source,
+        inherited[0] if inherited else None,
+        entry.sensitive,
+        entry.documentation or "",
+    )

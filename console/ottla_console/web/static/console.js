@@ -1,0 +1,22 @@
+// The console's own script: "/" focuses the search; hidden pages do not refresh themselves.
+"use strict";
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest && event.target.closest("input, textarea, select, [contenteditable]");
+  const search = document.querySelector("[data-search]");
+  if (event.key === "/" && !typing && search && !event.ctrlKey && !event.metaKey && !event.altKey) {
+    event.preventDefault();
+    search.focus();
+    search.select();
+  }
+  if (event.key === "Escape" && typing && typing === search) search.blur();
+});
+
+// A refresh waits while the page is hidden, or while a person selects text or has a menu open in its live part.
+document.addEventListener("htmx:before:request", (event) => {
+  const live = document.getElementById("live");
+  if (event.target !== live) return;
+  const selection = document.getSelection();
+  const selecting = selection && !selection.isCollapsed && live.contains(selection.anchorNode);
+  if (document.hidden || selecting || live.querySelector("details[open]:not([data-keeps])")) event.preventDefault();
+});

@@ -1,0 +1,229 @@
+"""Every page of the console in Chromium, against Ottla and Apache Kafka; hostile names, ACLs that forbid."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from ottla.client.blocking import AdminClient, Producer
+from ottla.local.processes import free_port
+from ottla.security.acls import (
+    AclBinding,
+    Entry,
+    Operation,
+    Permission,
+    ResourcePattern,
+    ResourceType,
+)
+from ottla_console.registry import PAGES
+from tests.judges.browser import Visitor, chromium, console
+from tests.judges.one_broker import one_broker
+from tests.judges.secured import PLAIN_MODULE
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.budget(120)]
+
+HOSTILE = "<script>alert(1)</script>\u202e/../?x=1&y#\u05e2"
+GROUPS = ("billing", HOSTILE)
+URLS = {
+    "": "",
+    "topics": "topics",
+    "topics/{name}": "topics/orders",
+    "topics/{name}/groups": "topics/orders/groups",
+    "topics/{name}/settings": "topics/orders/settings",
+    "topics/{name}/acls": "topics/orders/acls",
+    "groups": "groups",
+    "group": "group?id=billing",
+    "brokers/{name}": "brokers/0",
+    "brokers/{name}/settings": "brokers/0/settings",
+}
+"""By the path of each page, one that exists."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=["ottla", "apache"])
+def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A console over a cluster with a topic and groups."""
+    bootstrap = (
+        request.getfixturevalue("broker").bootstrap
+        if request.param == "ottla"
+        else request.getfixturevalue("apache_kafka")
+    )
+    with AdminClient(bootstrap_servers=bootstrap) as admin:
+        admin.create_topic("orders", partitions=3, replication_factor=1, config={"retention.ms": "86400000"})
+        for group in GROUPS:
+            admin.alter_group_offsets(group, {("orders", 0): 2}).raise_first()
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        for number in range(10):
+            producer.send("orders", f"record {number}".encode(), partition=0).result(60)
+    with console(tmp_path_factory.mktemp("console"), "-b", bootstrap, "--name", "it") as running:
+        yield running
+
+
+@pytest.fixture
+def visitor(browser: Browser, address: str) -> Iterator[Visitor]:
+    person = Visitor(browser, address)
+    yield person
+    person.close()
+
+
+def test_every_page_has_an_address_here() -> None:
+    assert {page.path for page in PAGES if page.method == "GET"} == set(URLS)
+
+
+def test_every_page_renders_without_a_finding_in_light_and_dark_and_on_a_phone(
+    browser: Browser, address: str
+) -> None:
+    phone = {"width": 390, "height": 800}
+    for options in ({}, {"color_scheme": "dark"}, {"viewport": phone, "has_touch": True}):
+        person = Visitor(browser, address, **options)
+        for path in URLS.values():
+            page = person.visit(f"/c/it/{path}")
+            assert page.locator("h1").count() == 1, path
+        person.close()
+
+
+def test_the_overview_and_the_lists_show_the_cluster(visitor: Visitor) -> None:
+    page = visitor.visit("/c/it/")
+    expect(page.locator("tbody tr")).to_contain_text("controller", timeout=20_000)
+    expect(page.locator("ol", has_text="billing")).to_contain_text("8", timeout=20_000)
+    page = visitor.visit("/c/it/topics")
+    row = page.locator("tr", has_text="orders")
+    expect(row).to_contain_text("billing")
+    page = visitor.visit("/c/it/topics/orders")
+    expect(page.locator("tbody tr").first).to_contain_text("10")
+    page = visitor.visit("/c/it/topics/orders/settings?q=retention.ms")
+    expect(page.locator("tr", has_text="retention.ms").first).to_contain_text("86400000")
+
+
+def test_a_search_narrows_the_list_while_one_types_and_can_be_shared(visitor: Visitor) -> None:
+    page = visitor.visit("/c/it/groups")
+    expect(page.locator("tbody tr")).to_have_count(2, timeout=20_000)
+    page.keyboard.press("/")
+    page.keyboard.type("bill")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page).to_have_url(re.compile(r"q=bill"))
+    visitor.check("groups?q=bill")
+    again = visitor.visit(page.url)
+    expect(again.locator("tbody tr")).to_have_count(1)
+
+
+def test_a_page_refreshes_itself_and_keeps_the_focus(visitor: Visitor) -> None:
+    page = visitor.visit("/c/it/topics")
+    link = page.locator("tbody th a", has_text="orders")
+    link.focus()
+    with page.expect_response(lambda response: "hx-request" in response.request.headers, timeout=20_000):
+        pass
+    page.wait_for_timeout(300)  # the morph follows the response
+    assert page.evaluate("document.activeElement.textContent") == "orders"
+    assert visitor.errors == []
+
+
+def test_a_hostile_group_is_shown_and_opened_as_text(visitor: Visitor) -> None:
+    dialogs: list[str] = []
+    visitor.page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    page = visitor.visit("/c/it/groups")
+    expect(page.locator("tbody tr")).to_have_count(2, timeout=20_000)
+    page.locator("tbody a", has_text="script").first.click()
+    expect(page.locator("h1")).to_have_text("<script>alert(1)</script>\\u202e/../?x=1&y#\u05e2")
+    assert f"id={quote(HOSTILE, safe='')}" in page.url.replace("+", "%20")
+    expect(page.locator("section", has_text="Partitions")).to_contain_text("8")
+    visitor.check("group")
+    assert dialogs == []
+
+
+def test_the_first_stop_of_the_keyboard_leads_to_the_content(visitor: Visitor) -> None:
+    page = visitor.visit("/c/it/topics")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "content"
+
+
+def test_favourites_are_chosen_by_a_star(visitor: Visitor) -> None:
+    page = visitor.visit("/c/it/topics")
+    page.get_by_role("button", name="Favourite: orders").click()
+    expect(page.get_by_role("button", name="Favourite: orders")).to_have_attribute("aria-pressed", "true")
+    page.get_by_label("Favourites").check()
+    expect(page.locator("tbody tr")).to_have_count(1)
+
+
+# --- rights ---
+
+USERS = ("anna", "bert")
+JAAS = f"{PLAIN_MODULE} required " + " ".join(f'user_{user}="{user}s word"' for user in USERS) + ";"
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A console over a broker of ours with SASL and ACLs: anna may do everything, bert describe one topic."""
+    folder: Path = tmp_path_factory.mktemp("secured")
+    port = free_port()
+    settings = {
+        "listeners": f"PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:{port}",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": JAAS,
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "super.users": "User:ANONYMOUS;User:anna",
+    }
+    with one_broker(folder, settings) as broker:
+        with AdminClient(bootstrap_servers=broker.bootstrap) as admin:
+            for topic in ("orders", "private"):
+                admin.create_topic(topic, partitions=1, replication_factor=1)
+            allowed = Entry("User:bert", "*", Operation.DESCRIBE, Permission.ALLOW)
+            binding = AclBinding(ResourcePattern(ResourceType.TOPIC, "orders"), allowed)
+            admin.create_acls([binding]).raise_first()
+        security = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+        options = ("-b", f"127.0.0.1:{port}", "--name", "it")
+        with console(folder, *options, config=security) as running:
+            yield running
+
+
+def log_in(visitor: Visitor, user: str, password: str) -> None:
+    page = visitor.page
+    page.goto("/c/it/topics")
+    page.get_by_label("User").fill(user)
+    page.get_by_label("Password").fill(password)
+    page.get_by_role("button", name="Log in").click()
+    page.wait_for_load_state()
+
+
+def test_a_wrong_password_is_told_and_a_right_one_leads_to_the_page(browser: Browser, secured: str) -> None:
+    person = Visitor(browser, secured)
+    log_in(person, "anna", "guessed")
+    expect(person.page.get_by_role("alert")).to_contain_text("refused this user and password")
+    assert person.findings() == []
+    log_in(person, "anna", "annas word")
+    expect(person.page.locator("h1")).to_have_text("Topics")
+    expect(person.page.locator("tbody tr")).to_have_count(2)
+    person.page.get_by_role("button", name="Log out").click()
+    expect(person.page.locator("h1")).to_have_text("Log in to it")
+    person.close()
+
+
+def test_acls_decide_what_is_shown_and_the_missing_right_is_named(browser: Browser, secured: str) -> None:
+    person = Visitor(browser, secured)
+    log_in(person, "bert", "berts word")
+    expect(person.page.locator("tbody tr")).to_have_count(1)
+    expect(person.page.locator("tbody")).to_contain_text("orders")
+    page = person.visit("/c/it/topics/orders/settings")
+    expect(page.locator(".problems")).to_contain_text("User:bert lacks DescribeConfigs on the topic orders")
+    command = "ottla acls add --allow User:bert --operation DescribeConfigs --topic orders"
+    expect(page.locator(".problems code")).to_have_text(command)
+    page = person.visit("/c/it/topics/orders/acls")
+    expect(page.locator(".problems")).to_contain_text("User:bert lacks Describe on the cluster")
+    page = person.visit("/c/it/brokers/0")
+    expect(page.locator(".problems")).to_contain_text("User:bert lacks Describe on the cluster")
+    page = person.visit("/c/it/topics/private", status=404)
+    expect(page.locator(".empty")).to_contain_text("may not Describe it")
+    page = person.visit("/c/it/group?id=secret")
+    expect(page.locator(".problems").first).to_contain_text("User:bert lacks Describe on the group secret")
+    person.close()

@@ -1,0 +1,360 @@
+"""The console's view models: snapshots and queries to rows, states and charts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.client import errors
+from ottla.client.admin_types import (
+    ClusterDescription,
+    ConfigEntry,
+    ConfigSynonym,
+    GroupListing,
+    LogDirDescription,
+    ReplicaInfo,
+    TopicPartition,
+)
+from ottla.security import jaas
+from ottla.security.acls import Operation, ResourceType
+from ottla_console.cluster.access import Credentials
+from ottla_console.cluster.problems import Kind, Need, problem_of
+from ottla_console.cluster.rates import Counts, History, Point, point_between
+from ottla_console.cluster.snapshot import Part, Snapshot
+from ottla_console.pages.groups.view import groups_of
+from ottla_console.pages.overview.view import overview_of
+from ottla_console.pages.topics import favourites
+from ottla_console.pages.topics.view import topics_of
+from ottla_console.views import charts, formats
+from ottla_console.views.configs import settings_table
+from ottla_console.views.tables import Column, Query, table_of
+from tests.worlds.console_cluster import NODES, FakeCluster
+
+TOPIC = FakeCluster.topic
+
+
+def snapshot(**parts: Any) -> Snapshot:
+    """Three brokers and three topics in sync; `parts` replace the values of parts."""
+    values: dict[str, Any] = {
+        "cluster": ClusterDescription("id", 1, NODES),
+        "topics": {name: TOPIC(name) for name in ("a", "b", "__internal")},
+        "log_dirs": {},
+        "end_offsets": {},
+        "groups": {},
+        "committed": {},
+        **parts,
+    }
+    return Snapshot(**{name: Part(value, (), 1) for name, value in values.items()})
+
+
+NO_LEADER = TOPIC("a", isr=(), leader=-1)
+BEHIND = TOPIC("b", isr=(0, 1))
+FULL = {0: (LogDirDescription("/data", None, 100, 5, {}),)}
+
+
+@pytest.mark.parametrize(
+    ("parts", "level", "title"),
+    [
+        ({}, "ok", "All partitions are in sync"),
+        ({"topics": {"b": BEHIND}}, "warn", "3 partitions not in sync"),
+        ({"topics": {"a": NO_LEADER, "b": BEHIND}}, "alarm", "3 partitions offline"),
+        ({"cluster": ClusterDescription("id", -1, NODES)}, "alarm", "No controller"),
+        ({"cluster": ClusterDescription("id", 1, NODES[:2])}, "warn", "1 broker away: 2"),
+        ({"log_dirs": FULL}, "warn", "The disk of broker 0 is over 90 % full"),
+        ({"cluster": None}, "unknown", "Asking the brokers"),
+        ({"topics": None}, "unknown", "The topics are not known"),
+    ],
+)
+def test_the_overview_says_the_worst_first(parts: dict[str, Any], level: str, title: str) -> None:
+    state = overview_of(snapshot(**parts)).state
+    assert (state.level, state.title) == (level, title)
+
+
+def test_a_cluster_that_stops_responding_is_an_alarm_with_what_was_known() -> None:
+    lost = problem_of(errors.NetworkError("refused"), "the brokers")
+    known = snapshot()
+    view = overview_of(replace(known, cluster=Part(known.cluster.value, (lost,), 1)))
+    assert view.state.title == "No broker responds any more"
+    assert len(view.brokers) == 3
+    assert view.problems == (lost,)
+
+
+def test_a_broker_that_is_away_is_listed_with_its_replicas() -> None:
+    view = overview_of(snapshot(cluster=ClusterDescription("id", 1, NODES[:2])))
+    assert [(row.id, row.online, row.replicas, row.controller) for row in view.brokers] == [
+        (0, True, 9, False),
+        (1, True, 9, True),
+        (2, False, 9, False),
+    ]
+
+
+def tp(topic: str, partition: int = 0) -> TopicPartition:
+    return TopicPartition(topic, partition)
+
+
+COMMITTED = {
+    "g": {tp("a", 0): 5, tp("a", 1): 10, tp("b", 0): 7},
+    "done": {tp("a", 0): 9},
+    "": {tp("a", 0): 0},
+}
+ENDS = {tp("a", 0): 9, tp("a", 1): 9, tp("b", 0): 8}
+GROUPS = {name: GroupListing(name, "consumer", "Stable", "classic") for name in COMMITTED}
+
+
+def test_topics_name_the_groups_that_read_them_the_largest_lag_first() -> None:
+    view = topics_of(snapshot(committed=COMMITTED, end_offsets=ENDS, groups=GROUPS), Query(), {"b"})
+    rows = {row.name: row for row in view.table.rows}
+    assert list(rows) == ["a", "b"]
+    assert rows["a"].groups == (("", 9), ("g", 4), ("done", 0))  # an offset beyond the end is no lag
+    assert (rows["a"].lag, rows["b"].lag, rows["b"].starred) == (9, 1, True)
+    assert view.hidden == 1
+
+
+@pytest.mark.parametrize(
+    ("params", "names"),
+    [
+        ({}, ["a", "b"]),
+        ({"internal": "1"}, ["__internal", "a", "b"]),
+        ({"starred": "1"}, ["b"]),
+        ({"q": "B"}, ["b"]),
+        ({"q": "intern"}, []),
+        ({"sort": "-name"}, ["b", "a"]),
+        ({"sort": "-lag"}, ["a", "b"]),
+        ({"sort": "lag"}, ["b", "a"]),
+        ({"sort": "nonsense"}, ["a", "b"]),
+        ({"page": "99"}, ["a", "b"]),
+        ({"page": "x", "rows": "-5"}, ["a"]),
+    ],
+)
+def test_the_list_of_topics_follows_the_query(params: dict[str, str], names: list[str]) -> None:
+    query = Query.of(params, "internal", "starred")
+    view = topics_of(snapshot(committed=COMMITTED, end_offsets=ENDS), query, {"b"})
+    assert [row.name for row in view.table.rows] == names
+
+
+def test_topics_that_are_not_well_come_first_by_state() -> None:
+    topics = {"a": TOPIC("a"), "b": BEHIND, "c": replace(NO_LEADER, name="c")}
+    view = topics_of(snapshot(topics=topics), Query(sort="state"), ())
+    assert [row.name for row in view.table.rows] == ["c", "b", "a"]
+
+
+def test_groups_have_lag_and_topics_and_can_be_chosen_by_state() -> None:
+    groups = {**GROUPS, "idle": GroupListing("idle", "", "Empty", "classic")}
+    known = snapshot(committed=COMMITTED, end_offsets=ENDS, groups=groups)
+    view = groups_of(known, Query())
+    assert [(row.id, row.lag, row.topics) for row in view.table.rows] == [
+        ("", 9, ("a",)),
+        ("g", 5, ("a", "b")),
+        ("done", 0, ("a",)),
+        ("idle", None, ()),
+    ]
+    assert view.states == (("Empty", 1), ("Stable", 3))
+    assert [row.id for row in groups_of(known, Query(others={"state": "Empty"})).table.rows] == ["idle"]
+
+
+# --- rates ---
+
+
+def test_rates_count_what_has_grown_in_partitions_of_both_collections() -> None:
+    before = Counts(
+        10.0, {tp("a"): 5, tp("gone"): 9, tp("shrunk"): 100}, {tp("a"): 1000}, {(0, tp("a")): 1000}, {}
+    )
+    after = Counts(
+        20.0,
+        {tp("a"): 25, tp("new"): 1000, tp("shrunk"): 50},
+        {tp("a"): 3000},
+        {(0, tp("a")): 3000, (1, tp("a")): 500},
+        {("g", tp("a")): 7},
+        {"g": 18},
+    )
+    point = point_between(before, after)
+    assert (point.records_in, point.bytes_in, point.records_out) == (2.0, 200.0, 0)
+    assert (point.topic_records, point.broker_bytes, point.lags) == ({"a": 2.0}, {0: 200.0}, {"g": 18})
+
+
+def test_rates_are_unknown_where_a_collection_lacks_them() -> None:
+    point = point_between(Counts(0.0, {tp("a"): 1}), Counts(1.0))
+    assert (point.records_in, point.bytes_in, point.records_out) == (None, None, None)
+
+
+def test_the_history_is_bounded() -> None:
+    history = History()
+    for i in range(500):
+        history = history.with_point(Point(float(i)))
+    assert len(history.points) == 90
+    assert history.last == Point(499.0)
+
+
+# --- tables ---
+
+ROWS = [("b", 2), ("a", None), ("c", 1)]
+COLUMNS: tuple[Column[tuple[str, int | None]], ...] = (
+    Column("name", "Name", lambda row: row[0]),
+    Column("n", "N", lambda row: row[1], numeric=True),
+)
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        (Query(), ["a", "b", "c"]),
+        (Query(sort="n"), ["c", "b", "a"]),
+        (Query(sort="n", descending=True), ["b", "c", "a"]),
+        (Query("b"), ["b"]),
+        (Query(rows=2, page=2), ["c"]),
+    ],
+)
+def test_a_table_is_searched_sorted_and_cut(query: Query, names: list[str]) -> None:
+    table = table_of(ROWS, COLUMNS, query, text=lambda row: row[0], default_sort="name")
+    assert [row[0] for row in table.rows] == names
+
+
+def test_links_keep_what_was_chosen() -> None:
+    query = Query.of({"q": "a&b", "sort": "-n", "page": "3", "internal": "1", "evil": "x"}, "internal")
+    table = table_of(ROWS * 100, COLUMNS, query, text=lambda row: "a&b", default_sort="name")
+    assert table.page_link(2) == "?q=a%26b&sort=-n&page=2&internal=1"
+    assert table.sort_link(COLUMNS[1]) == "?q=a%26b&sort=n&internal=1"
+    assert table.sort_link(COLUMNS[0]) == "?q=a%26b&sort=name&internal=1"
+    assert table.sorted_by(COLUMNS[1]) == "descending"
+
+
+# --- charts, formats ---
+
+
+@pytest.mark.parametrize("values", [[], [None], [1.0], [None, 0.0, 0.0], [1, None, 3], [1e18, 5], [0.001]])
+def test_charts_are_well_formed_and_have_a_text(values: list[float | None]) -> None:
+    for chart in (charts.sparkline(values, 'a<"b'), charts.line(values, 'a<"b', text=formats.byte_rate)):
+        parsed = ElementTree.fromstring(chart)
+        assert parsed.attrib["aria-label"].startswith('a<"b')
+        assert "nan" not in chart
+        assert "style" not in chart
+
+
+@given(st.floats(min_value=1e-6, max_value=1e15))
+def test_a_scale_ends_above_its_values_but_not_far(value: float) -> None:
+    assert value <= charts.nice(value) <= 2.5 * value + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (formats.size(None), "–"),
+        (formats.size(1023), "1023 B"),
+        (formats.size(1536), "1.5 KiB"),
+        (formats.size(2**50 * 4), "4.0 PiB"),
+        (formats.number(1234567), "1,234,567"),
+        (formats.compact(12345), "12.3 k"),
+        (formats.compact(1234567), "1.23 M"),
+        (formats.rate(0.25), "0.2/s"),
+        (formats.duration(59_000), "59 s"),
+        (formats.duration(3 * 86400_000), "3 d"),
+        (formats.time(0), "1970-01-01 00:00:00"),
+        (formats.shown("a\u202eb\n"), "a\\u202eb\\n"),
+        (formats.shown("עברית"), "עברית"),
+        (formats.count(1, "topic"), "1 topic"),
+        (formats.count(2000, "topic"), "2,000 topics"),
+    ],
+)
+def test_numbers_and_names_as_text(text: str, expected: str) -> None:
+    assert text == expected
+
+
+# --- settings, problems, credentials ---
+
+
+def test_settings_of_the_topic_come_first_and_show_what_they_replace() -> None:
+    synonyms = (ConfigSynonym("retention.ms", "5", 1), ConfigSynonym("log.retention.ms", "7", 5))
+    entries = {
+        "cleanup.policy": ConfigEntry("delete", 5),
+        "retention.ms": ConfigEntry("5", 1, synonyms=synonyms),
+        "ssl.key": ConfigEntry("secret", 4, sensitive=True),
+    }
+    rows = settings_table(entries, Query()).rows
+    assert [(row.name, row.value, row.default, row.own) for row in rows] == [
+        ("retention.ms", "5", "7", True),
+        ("ssl.key", None, None, False),
+        ("cleanup.policy", "delete", None, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("need", "lacks", "command"),
+    [
+        (
+            Need(Operation.DESCRIBE, ResourceType.CLUSTER),
+            "User:anna lacks Describe on the cluster",
+            "ottla acls add --allow User:anna --operation Describe --cluster",
+        ),
+        (
+            Need(Operation.READ, ResourceType.GROUP, "it's; rm"),
+            "User:anna lacks Read on the group it's; rm",
+            "ottla acls add --allow User:anna --operation Read --group 'it'\\''s; rm'",
+        ),
+        (
+            Need(Operation.DESCRIBE, ResourceType.TOPIC),
+            "User:anna lacks Describe on topics",
+            "ottla acls add --allow User:anna --operation Describe --topic '*'",
+        ),
+    ],
+)
+def test_a_refused_request_names_the_right(need: Need, lacks: str, command: str) -> None:
+    problem = problem_of(errors.TopicAuthorizationFailedError(), "it", need, "User:anna")
+    assert (problem.kind, problem.reason, problem.command) == (Kind.FORBIDDEN, lacks, command)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (errors.SaslAuthenticationFailedError("no"), Kind.FORBIDDEN),
+        (errors.SecurityDisabledError(), Kind.UNSUPPORTED),
+        (errors.UnsupportedVersionError("old"), Kind.UNSUPPORTED),
+        (errors.UnknownTopicOrPartitionError(), Kind.MISSING),
+        (errors.NetworkError("refused"), Kind.UNREACHABLE),
+        (TimeoutError(), Kind.UNREACHABLE),
+        (errors.InvalidRequestError("odd"), Kind.FAILED),
+    ],
+)
+def test_errors_have_kinds(error: Exception, kind: Kind) -> None:
+    assert problem_of(error, "it").kind is kind
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+    st.text(st.characters(exclude_categories=["Cs"])),
+)
+def test_any_user_and_password_can_be_sent(user: str, password: str) -> None:
+    options = jaas.parse(Credentials("PLAIN", user, password).properties()["sasl.jaas.config"]).options
+    assert (options["username"], options["password"]) == (user, password)
+
+
+def test_a_password_is_in_no_text_of_the_credentials() -> None:
+    assert "geheim" not in repr(Credentials("PLAIN", "anna", "geheim"))
+
+
+@given(st.frozensets(st.text("aZ0._-", min_size=1, max_size=249)))
+def test_favourites_fit_into_a_cookie(names: frozenset[str]) -> None:
+    text = favourites.written(names)
+    assert len(text) <= favourites.BYTES_MAX
+    assert favourites.read(text) <= names
+    if sum(map(len, names)) + len(names) < 3000:
+        assert favourites.read(text) == names
+
+
+@pytest.mark.parametrize("text", [None, "", ":", "a b", "<script>", "a:<b>:c", "a;b"])
+def test_what_is_no_name_of_a_topic_is_no_favourite(text: str | None) -> None:
+    assert favourites.read(text) <= {"a", "c"}
+
+
+def test_sizes_and_leaders_are_sums_over_what_responded() -> None:
+    replicas = {tp("a", 0): ReplicaInfo(10, 0, False), tp("a", 1): ReplicaInfo(5, 0, False)}
+    dirs = {broker: (LogDirDescription("/d", None, -1, -1, replicas),) for broker in (0, 1)}
+    known = snapshot(log_dirs=dirs)
+    assert known.topic_sizes == {"a": 30}
+    assert known.leaders == {0: 9}
+    row = next(row for row in overview_of(known).brokers if row.id == 0)
+    assert (row.used_bytes, row.disk_share) == (15, None)

@@ -1,0 +1,181 @@
+"""A cluster in memory behind the calls of the admin client that the console makes.
+
+cluster = FakeCluster(topics=50, groups=5)
+cluster.fail["describe_log_dirs"] = errors.ClusterAuthorizationFailedError()
+with cluster.console() as browser:      # Starlette's test client over the whole application
+    browser.get("/c/test/topics")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+from uuid import UUID
+
+from starlette.testclient import TestClient
+
+from ottla.client import errors
+from ottla.client.admin import AdminClient
+from ottla.client.admin_types import (
+    ClusterDescription,
+    ConfigEntry,
+    ConfigResource,
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    LogDirDescription,
+    Node,
+    OffsetToCommit,
+    PartitionDescription,
+    ReplicaInfo,
+    Results,
+    TopicDescription,
+    TopicPartition,
+)
+from ottla.security.acls import AclBinding
+from ottla_console.app import Console
+from ottla_console.registry import PAGES
+from ottla_console.settings import Cluster, Settings, cluster_of
+from ottla_console.web.page import Page
+
+NODES = (Node(0, "broker-0", 9092, "a"), Node(1, "broker-1", 9092, "b"), Node(2, "broker-2", 9092, "c"))
+
+
+class FakeCluster:
+    """Three brokers, `topics` topics of three partitions, `groups` groups that each read two of them."""
+
+    def __init__(self, topics: int = 3, groups: int = 2, names: Mapping[str, str] | None = None) -> None:
+        self.brokers = NODES
+        self.topics = {f"topic-{i:05d}": self.topic(f"topic-{i:05d}") for i in range(topics)}
+        self.ends = {
+            TopicPartition(name, p.partition): 1000 for name, t in self.topics.items() for p in t.partitions
+        }
+        listed = list(self.topics)
+        self.groups = [f"group-{i:04d}" for i in range(groups)]
+        self.committed = {
+            group: {
+                TopicPartition(listed[(i + step) % len(listed)], p): 990 - i % 7
+                for step in range(2)
+                for p in range(3)
+            }
+            for i, group in enumerate(self.groups)
+            if listed
+        }
+        self.acls: list[AclBinding] = []
+        self.passwords: dict[str, str] = {}
+        """Of users; with any, the cluster needs a log-in."""
+        self.fail: dict[str, Exception] = {}
+        """The exception that a call raises, by its name."""
+        self.clients = 0
+        """Open clients."""
+        self.calls: list[str] = []
+
+    @staticmethod
+    def topic(name: str, *, isr: tuple[int, ...] = (0, 1, 2), leader: int = 0) -> TopicDescription:
+        partitions = tuple(PartitionDescription(p, leader, 1, (0, 1, 2), isr) for p in range(3))
+        return TopicDescription(name, UUID(int=1), name.startswith("__"), partitions)
+
+    @contextmanager
+    def console(
+        self, pages: tuple[Page, ...] = PAGES, *, clock: list[float] | None = None, **settings: Any
+    ) -> Iterator[TestClient]:
+        """The application over this cluster, named `test`. `clock`: its first element is the monotonic time,
+        if given."""
+        cluster = self.settings()
+        given = Settings((cluster,), **settings)
+        times = {} if clock is None else {"monotonic_s": lambda: clock[0]}
+        console = Console(given, pages, connect=lambda properties: self.client(properties), **times)
+        scheme = "https" if given.tls else "http"
+        with TestClient(console.app, base_url=f"{scheme}://127.0.0.1", follow_redirects=False) as browser:
+            browser.console = console  # type: ignore[attr-defined]
+            yield browser
+
+    def settings(self) -> Cluster:
+        security = (
+            {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"} if self.passwords else {}
+        )
+        return cluster_of("test", "broker-0:9092", security)
+
+    def client(self, properties: Mapping[str, object]) -> AdminClient:
+        return cast(AdminClient, FakeAdmin(self, properties))
+
+
+class FakeAdmin:
+    """The calls of one client."""
+
+    def __init__(self, cluster: FakeCluster, properties: Mapping[str, object]) -> None:
+        self._cluster = cluster
+        self._properties = properties
+        cluster.clients += 1
+
+    async def __aenter__(self) -> FakeAdmin:
+        return self
+
+    async def close(self) -> None:
+        self._cluster.clients -= 1
+
+    def _called(self, name: str) -> FakeCluster:
+        cluster = self._cluster
+        cluster.calls.append(name)
+        if cluster.passwords:
+            jaas = str(self._properties.get("sasl.jaas.config", ""))
+            known = (
+                f'username="{user}" password="{word}"' in jaas for user, word in cluster.passwords.items()
+            )
+            if not any(known):
+                raise errors.SaslAuthenticationFailedError(
+                    "Authentication failed: Invalid username or password"
+                )
+        if name in cluster.fail:
+            raise cluster.fail[name]
+        return cluster
+
+    async def describe_cluster(self) -> ClusterDescription:
+        return ClusterDescription("id-of-it", 1, self._called("describe_cluster").brokers)
+
+    async def describe_topics(self) -> Results[str, TopicDescription]:
+        return Results(self._called("describe_topics").topics)
+
+    async def describe_log_dirs(self, brokers: Any = None) -> Results[int, tuple[LogDirDescription, ...]]:
+        cluster = self._called("describe_log_dirs")
+        wanted = [node.id for node in cluster.brokers] if brokers is None else brokers
+        replicas = {tp: ReplicaInfo(4096, 0, False) for tp in cluster.ends}
+        return Results({b: (LogDirDescription("/data", None, 10**12, 6 * 10**11, replicas),) for b in wanted})
+
+    async def end_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
+        ends = self._called("end_offsets").ends
+        return {tp: ends[tp] for each in partitions if (tp := TopicPartition(*each)) in ends}
+
+    async def start_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
+        self._called("start_offsets")
+        return {TopicPartition(*each): 0 for each in partitions}
+
+    async def list_groups(self) -> Results[int, tuple[GroupListing, ...]]:
+        cluster = self._called("list_groups")
+        return Results({0: tuple(GroupListing(g, "consumer", "Stable", "classic") for g in cluster.groups)})
+
+    async def list_group_offsets(self, groups: Any) -> Results[str, dict[TopicPartition, OffsetToCommit]]:
+        committed = self._called("list_group_offsets").committed
+        return Results({g: {tp: OffsetToCommit(o) for tp, o in committed.get(g, {}).items()} for g in groups})
+
+    async def describe_group(self, group: str) -> GroupDescription:
+        cluster = self._called("describe_group")
+        if group not in cluster.groups:
+            return GroupDescription(group, "Dead", (), NODES[0])
+        partitions = tuple(cluster.committed.get(group, {}))
+        member = GroupMember("member-1", None, "client-1", "10.0.0.1", partitions)
+        return GroupDescription(group, "Stable", (member,), NODES[0], "range", "consumer")
+
+    async def group_offsets(self, group: str) -> dict[TopicPartition, int]:
+        return dict(self._called("group_offsets").committed.get(group, {}))
+
+    async def describe_configs(
+        self, resources: list[ConfigResource], **_: Any
+    ) -> Results[ConfigResource, dict[str, ConfigEntry]]:
+        self._called("describe_configs")
+        entry = ConfigEntry("604800000", 5, documentation="How long records are kept.")
+        return Results({key: {"retention.ms": entry} for key in resources})
+
+    async def describe_acls(self, wanted: Any = None) -> list[AclBinding]:
+        return self._called("describe_acls").acls
