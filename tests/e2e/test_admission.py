@@ -108,7 +108,7 @@ def test_a_dry_run_tells_mistakes_and_warnings(kube: Kube, webhook: None, cluste
     waits = dry(kube, cluster, clusterRef={"name": "nowhere"})
     assert "Warning: spec.clusterRef.name: there is no BrokerCluster nowhere" in waits
     assert "created (server dry run)" in waits
-    backup = {"destination": "s3://backups/demo", "schedule": "61 * * * *"}
+    backup = {"destination": "s3://b/demo", "schedule": "61 * * * *", "credentialsSecret": "keys"}
     other = cluster.resource("BrokerCluster", "other", {"replicas": 1, "backup": backup})
     assert "denied the request: spec.backup.schedule: '61 * * * *' is not allowed" in dry_run(kube, other)
 
