@@ -34,7 +34,7 @@ COPY connect/pom.xml connect/files.xml /build/
 RUN mkdir -p /opt/connect/libs /opt/connect/plugins /opt/connect/file \
  && if [ "$FLAVOUR" = connect ]; then \
       mkdir -p /usr/share/man/man1 && apt-get update && apt-get install -y --no-install-recommends maven \
-   && export MAVEN_OPTS="$(/opt/ottla/bin/python -m ottla_pipeline.trust_store /tmp/authorities.p12)" \
+   && MAVEN_OPTS="$(/opt/ottla/bin/python pipeline/ottla_pipeline/trust_store.py /tmp/authorities.p12)" && export MAVEN_OPTS \
    && mvn -q -B -f /build/pom.xml dependency:copy-dependencies -DoutputDirectory=/opt/connect/libs \
    && mv /opt/connect/libs/jmx_prometheus_javaagent-*.jar /opt/connect/jmx_prometheus_javaagent.jar \
    && mvn -q -B -f /build/files.xml dependency:copy-dependencies -DoutputDirectory=/opt/connect/file; \

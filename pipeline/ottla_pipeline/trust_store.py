@@ -1,7 +1,7 @@
 """A trust store for Java with the system's certificate authorities.
 
 Java has its own list of authorities, which lacks that of a proxy. Called by `prefetch`, and by the build of
-the image: `python -m ottla_pipeline.trust_store FILE` prints Java's options.
+the image, which has no Spark then, as a script: `python trust_store.py FILE` prints Java's options.
 """
 
 from __future__ import annotations

@@ -26,6 +26,10 @@ EVERY_PAGE = (
     "/c/test/topics/topic-00001/acls",
     "/c/test/groups",
     "/c/test/group?id=group-0001",
+    "/c/test/topics/topic-00001/producers",
+    "/c/test/transactions",
+    "/c/test/transaction?id=payments-1",
+    "/c/test/reassignments",
     "/c/test/brokers/0",
     "/c/test/brokers/0/settings",
 )
@@ -116,7 +120,7 @@ def test_a_log_out_closes_the_client_of_the_principal(secured: FakeCluster) -> N
     with secured.console() as browser:
         log_in(browser)
         page = browser.get("/c/test/")
-        assert secured.clients == 1
+        assert secured.clients == 2
         out = browser.post("/c/test/logout", data={"csrf": token(page.text)}, headers=ORIGIN)
         assert out.status_code == 303
         browser.get("/healthz")
@@ -150,7 +154,7 @@ def test_sessions_with_equal_credentials_share_one_client(secured: FakeCluster) 
         for _ in range(3):
             browser.cookies.clear()
             log_in(browser)
-        assert secured.clients == 1
+        assert secured.clients == 2  # one for pages, one for the collector
 
 
 def test_the_cookie_is_closed_to_scripts_and_secure_with_tls(secured: FakeCluster) -> None:
@@ -285,6 +289,7 @@ def test_pages_answer_while_no_broker_does() -> None:
         ("/nowhere", "No such page"),
         ("/c/test/topics/missing", "There is no topic of this name"),
         ("/c/test/group?id=missing", "There is no group of this name"),
+        ("/c/test/transaction?id=missing", "does not exist, or you may not see it"),
         ("/c/test/brokers/17", "No broker with this id"),
         ("/c/test/brokers/x", "No broker with this id"),
     ],

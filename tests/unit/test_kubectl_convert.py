@@ -236,6 +236,64 @@ spec:
   config: {topic: t, many: [1]}
 """
 
+MIRRORS = """
+apiVersion: kafka.strimzi.io/v1
+kind: KafkaMirrorMaker2
+metadata: {name: mirror}
+spec:
+  version: 4.3.1
+  replicas: 2
+  target:
+    alias: west
+    bootstrapServers: west:9093
+    groupId: g
+    configStorageTopic: c
+    offsetStorageTopic: o
+    statusStorageTopic: s
+    config: {config.storage.replication.factor: -1}
+    tls: {trustedCertificates: [{secretName: west-ca, certificate: ca.crt}]}
+    authentication:
+      type: scram-sha-512
+      username: alice
+      passwordSecret: {secretName: alice, password: password}
+  mirrors:
+  - source:
+      alias: East_1
+      bootstrapServers: east:9093
+      config: {max.poll.records: 5}
+      tls: {trustedCertificates: [{secretName: east-ca, certificate: ca.crt}]}
+      authentication: {type: tls, certificateAndKey: {secretName: bob, certificate: x.crt, key: x.key}}
+    sourceConnector:
+      tasksMax: 4
+      state: stopped
+      autoRestart: {enabled: true}
+      config: {replication.factor: -1}
+      listOffsets: {toConfigMap: {name: listed}}
+    checkpointConnector: {config: {sync.group.offsets.enabled: true}}
+    topicsPattern: "a.*"
+    topicsExcludePattern: "b.*"
+    groupsPattern: "c.*"
+    groupsExcludePattern: "d.*"
+  resources: {requests: {cpu: 1}}
+  template: {connectContainer: {env: [{name: A, value: b}]}}
+  rack: {topologyKey: zone}
+---
+apiVersion: kafka.strimzi.io/v1beta2
+kind: KafkaMirrorMaker2
+metadata: {name: older}
+spec:
+  connectCluster: west
+  clusters:
+  - {alias: east, bootstrapServers: "east:9092"}
+  - {alias: west, bootstrapServers: "shop-kafka-bootstrap:9092", config: {offset.storage.partitions: 3}}
+  mirrors:
+  - sourceCluster: east
+    targetCluster: west
+    sourceConnector: {pause: true}
+    heartbeatConnector: {}
+    topicsPattern: ".*"
+"""
+
 
 def documents(text: str) -> list[dict[str, Any]]:
     loaded = [content for content in yaml.safe_load_all(text) if content]
@@ -269,12 +327,12 @@ def altered(value: object) -> object:
     return "something" if value == {} else [{"some": "thing"}]
 
 
-@pytest.mark.parametrize("text", [CLUSTER, POOLS, TOPICS, USERS, CONNECTS])
+@pytest.mark.parametrize("text", [CLUSTER, POOLS, TOPICS, USERS, CONNECTS, MIRRORS])
 def test_the_results_are_valid(text: str) -> None:
     assert convert(documents(text)).problems == []
 
 
-@pytest.mark.parametrize("text", [CLUSTER, POOLS, TOPICS, USERS, CONNECTS])
+@pytest.mark.parametrize("text", [CLUSTER, POOLS, TOPICS, USERS, CONNECTS, MIRRORS])
 def test_each_field_is_noted_or_decides_the_result(text: str) -> None:
     contents = documents(text)
     before = convert(contents)
@@ -295,7 +353,7 @@ def test_each_field_is_noted_or_decides_the_result(text: str) -> None:
     assert silent == []
 
 
-def test_what_a_cluster_becomes() -> None:
+def test_a_kafka_becomes_a_broker_cluster() -> None:
     done = convert(documents(CLUSTER))
     cluster = result(done, "BrokerCluster/shop")
     assert cluster["metadata"] == {
@@ -454,6 +512,74 @@ def test_workers_of_a_cluster_of_strimzi_are_those_of_its_brokercluster() -> Non
     }
 
 
+def test_mirrors_become_workers_of_the_target_and_their_connectors() -> None:
+    done = convert(documents(MIRRORS))
+    assert done.problems == []
+    workers = result(done, "ConnectCluster/mirror")["spec"]
+    assert (workers["bootstrapServers"], workers["replicas"]) == ("west:9093", 2)
+    assert workers["config"]["offset.storage.topic"] == "o"
+    pod = workers["template"]["pod"]["spec"]
+    assert [each["secret"]["secretName"] for each in pod["volumes"]] == ["bob", "east-ca"]
+    (container,) = pod["containers"]
+    assert container["env"] == [{"name": "A", "value": "b"}]
+    assert [each["mountPath"] for each in container["volumeMounts"]] == ["/mnt/bob", "/mnt/east-ca"]
+    source = result(done, "Connector/mirror-east-1-source")["spec"]
+    assert source["class"] == "org.apache.kafka.connect.mirror.MirrorSourceConnector"
+    assert (source["connectRef"], source["tasksMax"], source["state"]) == ({"name": "mirror"}, 4, "stopped")
+    bytes_ = "org.apache.kafka.connect.converters.ByteArrayConverter"
+    scram = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    password = "${directory:/etc/ottla-secrets/alice:password}"
+    assert source["config"] == {
+        "source.cluster.alias": "East_1",
+        "source.cluster.bootstrap.servers": "east:9093",
+        "source.cluster.max.poll.records": 5,
+        "source.cluster.security.protocol": "SSL",
+        "source.cluster.ssl.truststore.type": "PEM",
+        "source.cluster.ssl.truststore.certificates": "${directory:/mnt/east-ca:ca.crt}",
+        "source.cluster.ssl.keystore.type": "PEM",
+        "source.cluster.ssl.keystore.certificate.chain": "${directory:/mnt/bob:x.crt}",
+        "source.cluster.ssl.keystore.key": "${directory:/mnt/bob:x.key}",
+        "target.cluster.alias": "west",
+        "target.cluster.bootstrap.servers": "west:9093",
+        "target.cluster.security.protocol": "SASL_SSL",
+        "target.cluster.ssl.truststore.type": "PEM",
+        "target.cluster.ssl.truststore.certificates": "${directory:/etc/ottla-secrets/west-ca:ca.crt}",
+        "target.cluster.sasl.mechanism": "SCRAM-SHA-512",
+        "target.cluster.sasl.jaas.config": f'{scram} required username="alice" password="{password}";',
+        "key.converter": bytes_,
+        "value.converter": bytes_,
+        "topics": "a.*",
+        "topics.exclude": "b.*",
+        "groups": "c.*",
+        "groups.exclude": "d.*",
+        "replication.factor": -1,
+    }
+    checkpoints = result(done, "Connector/mirror-east-1-checkpoint")["spec"]
+    assert checkpoints["config"]["sync.group.offsets.enabled"] is True
+    noted = notes(done, "KafkaMirrorMaker2/mirror")
+    assert "spec.alterOffsets before they run" in noted["spec.mirrors"]
+    assert noted["spec.rack"] == "there is no equivalent"
+
+
+def test_older_mirrors_name_clusters_by_alias_and_keep_the_names_of_strimzis_topics() -> None:
+    done = convert(documents(MIRRORS))
+    workers = result(done, "ConnectCluster/older")["spec"]
+    assert workers["clusterRef"] == {"name": "shop"}
+    assert workers["config"] == {
+        "offset.storage.partitions": 3,
+        "group.id": "mirrormaker2-cluster",
+        "config.storage.topic": "mirrormaker2-cluster-configs",
+        "offset.storage.topic": "mirrormaker2-cluster-offsets",
+        "status.storage.topic": "mirrormaker2-cluster-status",
+    }
+    source = result(done, "Connector/older-east-source")["spec"]
+    assert source["state"] == "paused"
+    assert source["config"]["target.cluster.bootstrap.servers"] == "shop-bootstrap:9092"
+    heartbeats = result(done, "Connector/older-east-heartbeat")["spec"]
+    assert heartbeats["class"].endswith("MirrorHeartbeatConnector")
+    assert "topics" not in heartbeats["config"]
+
+
 def test_a_missing_label_is_a_problem_of_the_result() -> None:
     (topic, _) = documents(TOPICS)
     del topic["metadata"]["labels"]
@@ -480,7 +606,7 @@ def test_the_results_can_have_another_namespace(changes: Path) -> None:
     assert topic["metadata"]["namespace"] == "new"
 
 
-def test_what_is_no_resource_of_strimzi_fails(changes: Path) -> None:
+def test_a_document_that_is_no_resource_of_strimzi_fails(changes: Path) -> None:
     done = run("-f", "-", stdin="kind: ConfigMap\n---\n- a\n")
     assert done.exit_code == 1
     assert "ConfigMap: is no resource of Strimzi, and is left out" in done.stderr

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
+from ottla_operator.conditions import Condition, ConditionStatus
 from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.api import ApiError, Forbidden
+from ottla_operator.kubernetes.store import KubernetesStore
 from ottla_operator.resources import KINDS
-from tests.worlds.kubernetes_simulation import KubernetesSimulation
+from tests.worlds.kubernetes_simulation import NAMESPACE, KubernetesSimulation
 
 
 @pytest.fixture
@@ -164,7 +167,7 @@ def test_no_pod_is_stopped_for_a_revision_that_the_api_server_refuses(
         ApiError(400, "BadRequest", 'admission webhook "x" does not support dry run'),
     ],
 )
-def test_what_a_dry_run_cannot_tell_stops_no_roll(sim: KubernetesSimulation, error: ApiError) -> None:
+def test_a_failed_dry_run_stops_no_roll(sim: KubernetesSimulation, error: ApiError) -> None:
     before = pods(sim)
     sim.api.fail = lambda verb, kind, name: error if (verb, kind) == ("create", "Pod") else None
     sim.apply_cluster(config={"queued.max.requests": 400})
@@ -264,6 +267,8 @@ def test_volumes_that_cannot_grow_are_reported_and_other_steps_continue(sim: Kub
     sim.apply_cluster(storage={"size": "2Gi", "deleteClaim": True})
     sim.reconcile()
     assert sim.condition() == ("False", "VolumeNotGrown")
+    message = next(c["message"] for c in sim.status()["conditions"] if c["type"] == "Ready")
+    assert message.startswith("spec.storage.size 2Gi: PersistentVolumeClaim data-demo-brokers-0: ")
     assert sim.condition("Available")[0] == "True"
     sim.api.delete_resource("Service", "demo-bootstrap")
     sim.reconcile()
@@ -297,7 +302,7 @@ QUOTA = {**REFERENCE, "entity": {"user": "u"}, "limits": {"producerByteRate": 1}
     ],
 )
 @pytest.mark.parametrize("before", [[], ["other/one", naming.FINALIZER], ["other/one"]])
-def test_only_what_deletes_something_in_kafka_has_a_finalizer(
+def test_only_resources_that_delete_something_in_kafka_have_a_finalizer(
     sim: KubernetesSimulation,
     kind: str,
     spec: dict[str, object],
@@ -628,3 +633,32 @@ def test_a_status_is_not_written_for_an_outdated_spec(sim: KubernetesSimulation)
     assert sim.status()["observedGeneration"] == 1
     sim.reconcile_until_ready()
     assert len(sim.status()["brokers"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("type_", "status", "reason", "warning"),
+    [
+        ("Balanced", "False", "Proposed", False),
+        ("Balanced", "False", "Rebalancing", False),
+        ("Scaling", "True", "LoadRebalance", False),
+        ("Scaling", "True", "Rebalance", False),
+        ("Scaling", "True", "Empty", False),
+        ("Scaling", "True", "ScaleDown", False),
+        ("Available", "False", "PartitionsOffline", True),
+    ],
+)
+def test_what_begins_as_asked_is_a_normal_event(
+    type_: str, status: ConditionStatus, reason: str, warning: bool
+) -> None:
+    sim = KubernetesSimulation()
+    sim.apply_cluster()
+    sim.reconcile_until_ready()
+    store = KubernetesStore(sim.api, sim.images, NAMESPACE, "demo", lambda: sim.api.now_ms, sim.recorder)
+    (cluster,) = asyncio.run(store.resources())
+    before: ConditionStatus = "False" if status == "True" else "True"
+    old = [Condition(type=type_, status=before, reason="Before", last_transition_time="2024-01-01T00:00:00Z")]
+    new = [Condition(type=type_, status=status, reason=reason, last_transition_time="2024-01-01T00:00:00Z")]
+    known = cluster.model_copy(update={"status": cluster.status.model_copy(update={"conditions": old})})
+    changed = cluster.status.model_copy(update={"conditions": new})
+    asyncio.run(store.update_status(known, changed))
+    assert ("BrokerCluster/demo", reason, f"{type_} is {status}: {reason}", warning) in sim.recorder.events

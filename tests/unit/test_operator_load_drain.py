@@ -118,5 +118,24 @@ def test_a_scale_down_drains_by_load_if_loads_are_known_else_by_number(
     assert replicas_of(world) == {**before, **(load if by_load else number)}
 
 
+@pytest.mark.parametrize(("mode", "by_load"), [("OnApproval", True), ("Off", False)])
+def test_a_broker_is_emptied_by_load_if_loads_are_known(mode: str, *, by_load: bool) -> None:
+    world = OperatorSimulation()
+    world.loads = Skewed()
+    spec = {"replicas": 3, "rebalance": {"mode": mode, "triggers": []}}
+    world.apply("BrokerCluster", "demo", spec)
+    world.apply_topic("t", partitions=12, replicas=1)
+    world.reconcile_until_ready()
+    before = replicas_of(world)
+    loads = asyncio.run(Skewed().observe((), world.cluster.describe({}), 0, 0)).partitions
+    racks = {0: None, 2: None}
+    number = drain(before, racks)
+    load = drain_by_load(before, loads, dict.fromkeys(racks, BrokerCapacity()), THRESHOLDS)
+    assert number != load
+    world.apply("BrokerCluster", "demo", spec, reassign='{"id": "x", "empty": [1]}')
+    world.reconcile_until(lambda: not any(1 in replicas for replicas in replicas_of(world).values()))
+    assert replicas_of(world) == {**before, **(load if by_load else number)}
+
+
 def replicas_of(world: OperatorSimulation) -> Assignment:
     return {p.key: p.replicas for p in world.cluster.describe({}, access=False).partitions()}

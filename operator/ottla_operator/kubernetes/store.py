@@ -20,6 +20,8 @@ from ottla_operator.kubernetes.external_access import metadata_problems
 from ottla_operator.kubernetes.listeners import port_problems
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.naming import FINALIZER, connect_of, name_problem
+from ottla_operator.planning.reassign_requests import EMPTY, REBALANCE
+from ottla_operator.planning.rebalance_run import LOAD_REBALANCE
 from ottla_operator.platform.interfaces import Recorder
 from ottla_operator.reconcile import DELETION_DEADLINE_MS
 from ottla_operator.resources import (
@@ -359,12 +361,17 @@ def _store_problems(path: str, name: str, url: str, of: BackupSpec | RecoverySpe
     if url.startswith("file:"):
         yield Problem(f"{path}.{name}", "file:// is for `ottla up` only")
     if of.credentials_secret is None:
-        message = "is required: the operator lends nobody its own credentials"
+        message = "is required: a backup never uses the credentials of the operator"
         yield Problem(f"{path}.credentialsSecret", message)
 
 
 # Reasons of a healthy resource in transition: their Events are Normal.
-_EXPECTED = frozenset(("Pending", "Deleting", "Rolling", "ScaleUp", "ScaleDown", "NotRolling", "NotScaling"))
+_EXPECTED = frozenset(
+    (
+        *("Pending", "Deleting", "Rolling", "ScaleUp", "ScaleDown", "NotRolling", "NotScaling"),
+        *("Proposed", "Rebalancing", LOAD_REBALANCE, REBALANCE, EMPTY),
+    )
+)
 
 # Reasons without an Event: the steps themselves are recorded.
 _TRANSIENT = frozenset(("Applying", "Creating", "ClusterNotReady", "Pending", "WaitingForBrokers"))

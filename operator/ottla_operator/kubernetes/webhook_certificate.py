@@ -115,7 +115,7 @@ class WebhookCertificate:
         return wanted
 
     def _current(self, files: Mapping[str, bytes]) -> dict[str, bytes]:
-        """The files of the authority and of the server, anew where they are missing or expire."""
+        """The files of the authority and of the server, new ones where they are missing or expire."""
         now_ms, host = self.clock_ms(), f"{self.name}.{self.namespace}.svc"
         authority = _pair(files, _AUTHORITY_KEY, _AUTHORITY_CERTIFICATE)
         if authority is None or authority_reason(authority, _AUTHORITY, now_ms):

@@ -19,7 +19,7 @@ from ottla_operator.planning.pipeline_config import LaunchRefused, login_of
 from ottla_operator.planning.steps import ResourcePlan
 from ottla_operator.resources import BrokerCluster, ConnectCluster, ConnectClusterStatus, User
 from ottla_operator.resources.common import config_texts
-from ottla_operator.resources.connect import ClientAuthentication, WorkerPlugin
+from ottla_operator.resources.connect import ClientAuthentication, ClientTls, WorkerPlugin
 from ottla_operator.resources.listeners import Listener
 
 REST_PORT: Final = 8083
@@ -88,7 +88,7 @@ def launch_of_workers(
     version = ""
     if spec.cluster_ref is None:
         bootstrap = str(spec.bootstrap_servers)
-        client, secrets = _of_others(connect)
+        client, secrets = client_of(spec.tls, spec.authentication)
     else:
         found = _of_cluster(connect, cluster, user)
         if isinstance(found, LaunchRefused):
@@ -202,31 +202,31 @@ def _protocol(*, tls: bool, sasl: bool) -> str:
     return ("SASL_" if sasl else "") + ("SSL" if tls else "PLAINTEXT")
 
 
-def _of_others(connect: ConnectCluster) -> _Client:
-    """Settings of clients of a cluster that is no BrokerCluster."""
-    spec = connect.spec
+def client_of(
+    tls: ClientTls | None, given: ClientAuthentication | None, mounts: str = SECRETS_DIR
+) -> _Client:
+    """Settings of clients of a cluster that is no BrokerCluster. `mounts`: the folder of the Secrets."""
     client: dict[str, str] = {}
     secrets: list[str] = []
-    for trusted in spec.tls.trusted_certificates if spec.tls is not None else ():
+    for trusted in tls.trusted_certificates if tls is not None else ():
         secrets.append(trusted.secret_name)
         before = client.get("ssl.truststore.certificates", "")
-        more = f"${{directory:{SECRETS_DIR}/{trusted.secret_name}:{trusted.certificate}}}"
+        more = f"${{directory:{mounts}/{trusted.secret_name}:{trusted.certificate}}}"
         client |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": f"{before}\n{more}".strip()}
-    given = spec.authentication
     sasl = given is not None and given.type != "tls"
-    client["security.protocol"] = _protocol(tls=spec.tls is not None, sasl=sasl)
+    client["security.protocol"] = _protocol(tls=tls is not None, sasl=sasl)
     if given is not None:
-        more_settings, secret = _authentication(given)
+        more_settings, secret = _authentication(given, mounts)
         client |= more_settings
         secrets.append(secret)
     return client, tuple(dict.fromkeys(secrets))
 
 
-def _authentication(given: ClientAuthentication) -> tuple[dict[str, str], str]:
+def _authentication(given: ClientAuthentication, mounts: str) -> tuple[dict[str, str], str]:
     if given.type == "tls":
         pair = given.certificate_and_key
         assert pair is not None, "validated"
-        folder = f"{SECRETS_DIR}/{pair.secret_name}"
+        folder = f"{mounts}/{pair.secret_name}"
         return {
             "ssl.keystore.type": "PEM",
             "ssl.keystore.certificate.chain": f"${{directory:{folder}:{pair.certificate}}}",
@@ -234,7 +234,7 @@ def _authentication(given: ClientAuthentication) -> tuple[dict[str, str], str]:
         }, pair.secret_name
     source = given.password_secret
     assert source is not None, "validated"
-    password = f"${{directory:{SECRETS_DIR}/{source.secret_name}:{source.password}}}"
+    password = f"${{directory:{mounts}/{source.secret_name}:{source.password}}}"
     module = _LOGIN_MODULES[given.type]
     return {
         "sasl.mechanism": given.type.upper(),

@@ -8,12 +8,12 @@ scale-down, and move replicas in the batches of `planning.placement`.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from ottla_operator.conditions import iso_time
 from ottla_operator.planning.observed import Observed
-from ottla_operator.planning.placement import Changes, Unplaceable, balance, drain
+from ottla_operator.planning.placement import Changes, Unplaceable, balance
 from ottla_operator.planning.scaling import Members, Scaling, next_batch, target_assignment
 from ottla_operator.resources.cluster_status import ReassignPhase, ReassignRequestStatus
 from ottla_operator.resources.common import REASSIGN_ANNOTATION
@@ -76,8 +76,10 @@ def plan_request(
     observed: Observed,
     members: Members,
     busy: str,
+    moves: Callable[[], Changes],
 ) -> tuple[Scaling, ReassignRequestStatus]:
-    """`before`: the request's current status; `busy`: what moves have to wait for, or ""."""
+    """`before`: the request's current status; `busy`: what moves have to wait for, or ""; `moves`: those that
+    empty the brokers; raises Unplaceable."""
     if before is not None and before.id != request.id:
         before = None
     now = iso_time(observed.now_ms)
@@ -96,7 +98,7 @@ def plan_request(
     if waits:
         return Scaling(), request_status("Waiting", f"waiting for {waits}")
     try:
-        changes = _changes(request, observed, members)
+        changes = moves() if request.empty else _balancing(observed, members)
     except Unplaceable as error:
         return Scaling(reason=request.reason, blocked=str(error)), request_status("Waiting", str(error))
     remaining = _remaining(request.empty, observed, changes)
@@ -127,10 +129,8 @@ def _not_yet(request: ReassignRequest, observed: Observed, members: Members) -> 
     return f"broker {out[0]}, which is not in service" if out else ""
 
 
-def _changes(request: ReassignRequest, observed: Observed, members: Members) -> Changes:
-    assignment = target_assignment(observed)
-    racks, closed = members.may_hold(observed), members.closed(observed)
-    return drain(assignment, racks, closed) if request.empty else balance(assignment, racks, closed)
+def _balancing(observed: Observed, members: Members) -> Changes:
+    return balance(target_assignment(observed), members.may_hold(observed), members.closed(observed))
 
 
 def _remaining(empty: Collection[int], observed: Observed, changes: Changes) -> int:

@@ -225,7 +225,7 @@ class _Check:
         self.useful = limits.mean * _USEFUL_ACTION
 
     def refresh(self, *brokers: int) -> None:
-        """Compute the upper limits of brokers anew: a heavy partition was moved."""
+        """Compute the upper limits of brokers again: a heavy partition was moved."""
         for broker in brokers:
             self.high[broker] = self.limits.high_with(broker, self.model)
 

@@ -438,7 +438,7 @@ class SimulatedCluster:
     def _check_volumes(self, broker: int, launch: BrokerLaunch) -> None:
         """Record a violation when the broker starts without a volume that has replicas."""
         gone = {*volumes_of(self.brokers[broker].launch.static)} - {*volumes_of(launch.static)}
-        for key in self._held(broker):
+        for key in self._held(broker) if gone else ():
             if self._volume(broker, key) in gone:
                 self.violations.append(f"broker {broker} starts without the volume of {partition_name(key)}")
 

@@ -17,7 +17,8 @@ RECOVERY_REFUSED: Final = "ClusterNotEmpty"
 _CRON = r"^\S+( +\S+){4}$"
 _ENDPOINT = r"^https?://\S+$"
 _CREDENTIALS_RULE = Rule(
-    "credentialsSecret is required: the operator lends nobody its own", "has(self.credentialsSecret)"
+    "credentialsSecret is required: a backup never uses the credentials of the operator",
+    "has(self.credentialsSecret)",
 )
 _ENDPOINT_TEXT = (
     "The endpoint of another store with S3's API, such as http://minio.storage:9000. Default: that of the "

@@ -17,6 +17,8 @@ from ottla_operator.resources.common import (
     AGE,
     APPROVE_ANNOTATION,
     HIBERNATE_ANNOTATION,
+    READY,
+    STATUS,
     ConfigMap,
     Definition,
     Duration,
@@ -29,7 +31,6 @@ from ottla_operator.resources.common import (
     Rule,
     TransitionRule,
     cel_regex,
-    condition_column,
     config_texts,
     parse_quantity,
     rules,
@@ -318,6 +319,8 @@ class PoolBrokers:
     rack: str | None = None
     is_changed: bool = False
     """The operator has not reconciled the newest BrokerPool yet."""
+    paused: bool = False
+    """An annotation of the BrokerPool pauses the operator."""
 
 
 class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
@@ -327,13 +330,13 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         short_names=("bc",),
         condition_types=("Ready", "Available", "FullyReplicated", "ConfigApplied", "Rolling", "Scaling"),
         columns=(
-            condition_column("Ready", "Ready"),
+            READY,
             PrinterColumn("Desired", "integer", ".status.desiredBrokers"),
             PrinterColumn("Brokers", "integer", ".status.readyReplicas"),
             PrinterColumn("Controller", "integer", ".status.controllerId"),
             PrinterColumn("URP", "integer", ".status.underReplicatedPartitions"),
             PrinterColumn("Version", "string", ".status.version"),
-            condition_column("Status", "Ready", "reason"),
+            STATUS,
             AGE,
             PrinterColumn("UnderMinISR", "integer", ".status.underMinIsrPartitions", 1),
             PrinterColumn("Rollout", "string", ".status.rollout.targetHash", 1),
@@ -347,11 +350,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             ),
         ),
         transition_rules=(SERVERS_RULE, SECURED_RULE, VOLUMES_RULE, RECOVERY_RULE),
-        scale={
-            "specReplicasPath": ".spec.replicas",
-            "statusReplicasPath": ".status.replicas",
-            "labelSelectorPath": ".status.selector",
-        },
+        scalable=True,
     )
 
     kind: Literal["BrokerCluster"]
@@ -378,6 +377,11 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
     def pool_of(self, broker: int) -> PoolBrokers | None:
         """The BrokerPool of a broker; None for one of the cluster's own pool, or of a deleted BrokerPool."""
         return next((pool for pool in self._pools if broker in (*pool.brokers, *pool.leaving)), None)
+
+    def is_paused(self, broker: int) -> bool:
+        """Whether the broker is in a BrokerPool that is paused or unmanaged."""
+        pool = self.pool_of(broker)
+        return pool is not None and pool.paused
 
     def of_broker(self, broker: int) -> BrokerCluster:
         """This cluster, with the values of the broker's pool in its spec."""

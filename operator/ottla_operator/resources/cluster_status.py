@@ -20,8 +20,8 @@ from ottla_operator.resources.rebalance import RebalanceStatus
 
 RollCause = Literal["Spec", "Operator"]
 ROLL_CAUSE: Final = (
-    "Spec: the resource was changed, or a restart requested; Operator: the operator was upgraded or set up "
-    "anew."
+    "Spec: the resource was changed, or a restart requested; Operator: the operator was upgraded, or its "
+    "settings were changed."
 )
 
 

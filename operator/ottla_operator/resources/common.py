@@ -282,7 +282,8 @@ class Definition:
     transition_rules: tuple[TransitionRule, ...] = ()
     rules: tuple[Rule, ...] = ()
     """Rules of the whole resource, which read metadata.name and the spec."""
-    scale: Mapping[str, str] | None = None
+    scalable: bool = False
+    """It has the scale subresource: spec.replicas, status.replicas and status.selector."""
 
     @property
     def singular(self) -> str:
@@ -340,12 +341,25 @@ class Resource(Model, Generic[SpecT, StatusT]):
                 yield Problem(rule.path, rule.message)
 
 
-AGE = PrinterColumn("Age", "date", ".metadata.creationTimestamp")
-
-
 def condition_column(name: str, condition: str, field: str = "status", priority: int = 0) -> PrinterColumn:
     """A column with a field of a condition."""
     return PrinterColumn(name, "string", f'.status.conditions[?(@.type=="{condition}")].{field}', priority)
+
+
+# Columns of several kinds.
+READY: Final = condition_column("Ready", "Ready")
+STATUS: Final = condition_column("Status", "Ready", "reason")
+AGE: Final = PrinterColumn("Age", "date", ".metadata.creationTimestamp")
+CLUSTER: Final = PrinterColumn("Cluster", "string", ".spec.clusterRef.name")
+DESIRED: Final = PrinterColumn("Desired", "integer", ".spec.replicas")
+
+
+def name_rule(length_max: int, allowed: str = "characters and no dot") -> Rule:
+    """The rule for names of resources that become parts of names of pods and labels."""
+    return Rule(
+        f"metadata.name must have at most {length_max} {allowed}",
+        f"self.metadata.name.size() <= {length_max} && !self.metadata.name.contains('.')",
+    )
 
 
 class Storage(Model):

@@ -12,8 +12,12 @@ from pydantic import Field
 
 from ottla_operator.resources.common import (
     AGE,
+    CLUSTER,
+    DESIRED,
     LISTED_BY_NAME,
+    READY,
     RESTART_TASK_ANNOTATION,
+    STATUS,
     ClusterRef,
     ConfigMap,
     Definition,
@@ -25,8 +29,8 @@ from ottla_operator.resources.common import (
     Resource,
     Rule,
     Status,
-    condition_column,
     immutable,
+    name_rule,
     rules,
 )
 from ottla_operator.resources.pods import PodTemplate, pod_problems, pod_rules
@@ -207,27 +211,18 @@ class ConnectCluster(Resource[ConnectClusterSpec, ConnectClusterStatus]):
         short_names=("occ",),
         condition_types=("Ready",),
         columns=(
-            condition_column("Ready", "Ready"),
-            PrinterColumn("Desired", "integer", ".spec.replicas"),
+            READY,
+            DESIRED,
             PrinterColumn("Workers", "integer", ".status.readyReplicas"),
-            PrinterColumn("Cluster", "string", ".spec.clusterRef.name"),
+            CLUSTER,
             PrinterColumn("Version", "string", ".status.version"),
-            condition_column("Status", "Ready", "reason"),
+            STATUS,
             AGE,
             PrinterColumn("URL", "string", ".status.url", 1),
         ),
-        rules=(
-            Rule(
-                f"metadata.name must have at most {NAME_MAX} characters and no dot",
-                f"self.metadata.name.size() <= {NAME_MAX} && !self.metadata.name.contains('.')",
-            ),
-        ),
+        rules=(name_rule(NAME_MAX),),
         transition_rules=(immutable("spec.clusterRef", "cluster_ref", optional=True),),
-        scale={
-            "specReplicasPath": ".spec.replicas",
-            "statusReplicasPath": ".status.replicas",
-            "labelSelectorPath": ".status.selector",
-        },
+        scalable=True,
     )
 
     kind: Literal["ConnectCluster"]
@@ -405,11 +400,11 @@ class Connector(Resource[ConnectorSpec, ConnectorStatus]):
         short_names=("ocn",),
         condition_types=("Ready",),
         columns=(
-            condition_column("Ready", "Ready"),
+            READY,
             PrinterColumn("State", "string", ".status.state"),
             PrinterColumn("Tasks", "integer", ".status.tasksRunning"),
             PrinterColumn("Connect", "string", ".spec.connectRef.name"),
-            condition_column("Status", "Ready", "reason"),
+            STATUS,
             AGE,
             PrinterColumn("Class", "string", ".spec.class", 1),
         ),

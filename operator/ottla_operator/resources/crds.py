@@ -30,6 +30,12 @@ _TYPE_META = {
     "metadata": {"type": "object"},
 }
 
+_SCALE = {
+    "specReplicasPath": ".spec.replicas",
+    "statusReplicasPath": ".status.replicas",
+    "labelSelectorPath": ".status.selector",
+}
+
 # Keywords of a structural schema that are copied from pydantic's schema.
 _KEPT = (
     "type", "description", "format", "enum", "pattern", "minLength", "maxLength", "minimum", "maximum",
@@ -114,8 +120,8 @@ def build_crd(kind: str) -> dict[str, Any]:
         of_model = spec.get("x-kubernetes-validations", [])
         spec["x-kubernetes-validations"] = [*of_model, *_validations(definition.transition_rules)]
     subresources: dict[str, Any] = {"status": {}}
-    if definition.scale is not None:
-        subresources["scale"] = dict(definition.scale)
+    if definition.scalable:
+        subresources["scale"] = dict(_SCALE)
     columns = [
         {
             "name": column.name,

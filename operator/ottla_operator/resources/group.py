@@ -9,6 +9,8 @@ from pydantic import Field
 
 from ottla_operator.resources.common import (
     AGE,
+    CLUSTER,
+    READY,
     ClusterRef,
     Definition,
     Model,
@@ -122,12 +124,12 @@ class ConsumerGroup(Resource[ConsumerGroupSpec, ConsumerGroupStatus]):
         short_names=("cg",),
         condition_types=("Ready", "LagWithinLimit"),
         columns=(
-            condition_column("Ready", "Ready"),
+            READY,
             PrinterColumn("State", "string", ".status.state"),
             PrinterColumn("Members", "integer", ".status.members"),
             PrinterColumn("Lag", "integer", ".status.totalLag"),
             condition_column("InLimit", "LagWithinLimit"),
-            PrinterColumn("Cluster", "string", ".spec.clusterRef.name"),
+            CLUSTER,
             AGE,
             PrinterColumn("Group", "string", ".spec.groupId", 1),
         ),

@@ -13,6 +13,9 @@ from pydantic import Field
 
 from ottla_operator.resources.common import (
     AGE,
+    CLUSTER,
+    READY,
+    STATUS,
     ClusterRef,
     Definition,
     FreeForm,
@@ -22,10 +25,10 @@ from ottla_operator.resources.common import (
     Problem,
     Quantity,
     Resource,
-    Rule,
     Status,
     condition_column,
     immutable,
+    name_rule,
     parse_quantity,
     rules,
 )
@@ -147,24 +150,19 @@ class Pipeline(Resource[PipelineSpec, PipelineStatus]):
         short_names=("pl",),
         condition_types=("Ready", "Running", "CaughtUp", "Failing"),
         columns=(
-            condition_column("Ready", "Ready"),
+            READY,
             PrinterColumn("Job", "string", ".spec.job"),
             PrinterColumn("Lag", "integer", ".status.lag"),
             condition_column("CaughtUp", "CaughtUp"),
             PrinterColumn("Suspended", "boolean", ".spec.suspend"),
-            PrinterColumn("Cluster", "string", ".spec.clusterRef.name"),
-            condition_column("Status", "Ready", "reason"),
+            CLUSTER,
+            STATUS,
             AGE,
             PrinterColumn("Application", "string", ".status.applicationId", 1),
             PrinterColumn("Batch", "integer", ".status.lastBatch.id", 1),
             PrinterColumn("Restarts", "integer", ".status.restarts", 1),
         ),
-        rules=(
-            Rule(
-                f"metadata.name must have at most {NAME_MAX} characters and no dot",
-                f"self.metadata.name.size() <= {NAME_MAX} && !self.metadata.name.contains('.')",
-            ),
-        ),
+        rules=(name_rule(NAME_MAX),),
         transition_rules=(
             immutable("spec.clusterRef", "cluster_ref"),
             immutable("spec.job", "job"),

@@ -11,8 +11,12 @@ from pydantic import Field
 from ottla_operator.resources.cluster import BrokerCluster, BrokerClusterSpec, PoolBrokers
 from ottla_operator.resources.common import (
     AGE,
+    CLUSTER,
+    DESIRED,
     NEXT_IDS_ANNOTATION,
+    READY,
     REMOVE_IDS_ANNOTATION,
+    STATUS,
     ClusterRef,
     Definition,
     FreeForm,
@@ -20,10 +24,9 @@ from ottla_operator.resources.common import (
     PrinterColumn,
     Problem,
     Resource,
-    Rule,
     Status,
-    condition_column,
     immutable,
+    name_rule,
 )
 from ottla_operator.resources.pods import PodTemplate, pod_problems
 from ottla_operator.resources.storage import POOL_VOLUMES_RULE, BrokerStorage
@@ -95,28 +98,19 @@ class BrokerPool(Resource[BrokerPoolSpec, BrokerPoolStatus]):
         short_names=("bp",),
         condition_types=("Ready",),
         columns=(
-            condition_column("Ready", "Ready"),
-            PrinterColumn("Cluster", "string", ".spec.clusterRef.name"),
-            PrinterColumn("Desired", "integer", ".spec.replicas"),
+            READY,
+            CLUSTER,
+            DESIRED,
             PrinterColumn("Brokers", "integer", ".status.readyReplicas"),
             PrinterColumn("Ids", "string", ".status.brokerIds"),
-            condition_column("Status", "Ready", "reason"),
+            STATUS,
             AGE,
             PrinterColumn("Rack", "string", ".spec.rack", 1),
             PrinterColumn("Leaving", "string", ".status.leavingBrokerIds", 1),
         ),
-        rules=(
-            Rule(
-                f"metadata.name must have at most {_NAME_MAX} lower-case letters, digits and -",
-                f"self.metadata.name.size() <= {_NAME_MAX} && !self.metadata.name.contains('.')",
-            ),
-        ),
+        rules=(name_rule(_NAME_MAX, "lower-case letters, digits and -"),),
         transition_rules=(immutable("spec.clusterRef", "cluster_ref"), POOL_VOLUMES_RULE),
-        scale={
-            "specReplicasPath": ".spec.replicas",
-            "statusReplicasPath": ".status.replicas",
-            "labelSelectorPath": ".status.selector",
-        },
+        scalable=True,
     )
 
     kind: Literal["BrokerPool"]
@@ -153,6 +147,7 @@ class BrokerPool(Resource[BrokerPoolSpec, BrokerPoolStatus]):
             self._spec_in(cluster.spec),
             self.spec.rack,
             is_changed=self.status.observed_generation != self.metadata.generation,
+            paused=not self.metadata.acted_upon,
         )
 
     def _spec_in(self, spec: BrokerClusterSpec) -> BrokerClusterSpec:

@@ -9,7 +9,9 @@ from pydantic import Field, model_validator
 
 from ottla_operator.resources.common import (
     AGE,
+    CLUSTER,
     LISTED_BY_NAME,
+    READY,
     UNMANAGED_SETTINGS,
     ClusterRef,
     Definition,
@@ -114,11 +116,11 @@ class Quota(Resource[QuotaSpec, QuotaStatus]):
         short_names=("oq",),  # `quota` is Kubernetes' ResourceQuota
         condition_types=("Ready", "Effective"),
         columns=(
-            condition_column("Ready", "Ready"),
+            READY,
             condition_column("Effective", "Effective"),
             PrinterColumn("User", "string", ".spec.entity.user"),
             PrinterColumn("Client", "string", ".spec.entity.clientId"),
-            PrinterColumn("Cluster", "string", ".spec.clusterRef.name"),
+            CLUSTER,
             AGE,
         ),
         transition_rules=(immutable("spec.clusterRef", "cluster_ref"), immutable("spec.entity", "entity")),

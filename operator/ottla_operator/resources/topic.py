@@ -10,8 +10,11 @@ from pydantic import Field
 
 from ottla_operator.resources.common import (
     AGE,
+    CLUSTER,
     LISTED_BY_NAME,
     MANAGED_SETTINGS,
+    READY,
+    STATUS,
     UNMANAGED_SETTINGS,
     ClusterRef,
     ConfigMap,
@@ -184,13 +187,13 @@ class Topic(Resource[TopicSpec, TopicStatus]):
         short_names=("ot",),
         condition_types=("Ready", "ConfigSynced", "ReplicasChanging"),  # and Complete, of one that is audited
         columns=(
-            condition_column("Ready", "Ready"),
+            READY,
             PrinterColumn("Partitions", "integer", ".status.partitions"),
             PrinterColumn("Replicas", "integer", ".status.replicas"),
             PrinterColumn("URP", "integer", ".status.underReplicatedPartitions"),
             condition_column("Complete", "Complete"),
-            PrinterColumn("Cluster", "string", ".spec.clusterRef.name"),
-            condition_column("Status", "Ready", "reason"),
+            CLUSTER,
+            STATUS,
             AGE,
             PrinterColumn("Topic", "string", ".status.topicName", 1),
             PrinterColumn("CompleteUntil", "string", ".status.audit.completeUntil", 1),

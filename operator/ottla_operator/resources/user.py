@@ -25,6 +25,9 @@ from ottla.security.acls import (
 )
 from ottla_operator.resources.common import (
     AGE,
+    CLUSTER,
+    READY,
+    STATUS,
     ClusterRef,
     Definition,
     Model,
@@ -35,7 +38,6 @@ from ottla_operator.resources.common import (
     Status,
     cel_list,
     cel_regex,
-    condition_column,
     immutable,
     rules,
 )
@@ -185,11 +187,11 @@ class User(Resource[UserSpec, UserStatus]):
         short_names=("ou",),
         condition_types=("Ready", "CredentialsReady", "AclsSynced"),
         columns=(
-            condition_column("Ready", "Ready"),
+            READY,
             PrinterColumn("Authentication", "string", ".spec.authentication.type"),
             PrinterColumn("ACLs", "integer", ".status.acls"),
-            PrinterColumn("Cluster", "string", ".spec.clusterRef.name"),
-            condition_column("Status", "Ready", "reason"),
+            CLUSTER,
+            STATUS,
             AGE,
             PrinterColumn("User", "string", ".status.username", 1),
             PrinterColumn("Secret", "string", ".status.secret", 1),

@@ -1,4 +1,4 @@
-"""Kafka, KafkaNodePool, KafkaTopic, KafkaUser and Connect's kinds of Strimzi as resources of Ottla.
+"""Kafka, KafkaNodePool, KafkaTopic, KafkaUser, Connect's kinds and KafkaMirrorMaker2 of Strimzi as Ottla's.
 
 Fields that Ottla's models have under the same name are taken as they are, so that a field that a model gains
 is converted without a change here. What differs has a function below.
@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from pydantic import Field as ModelField
 
 from ottla_operator.kubectl.strimzi.fields import LAST_APPLIED, Field, Original, fitted, fitted_items
+from ottla_operator.planning.connect import client_of
 from ottla_operator.resources import API_VERSION
 from ottla_operator.resources.cluster import DisruptionBudget, Rack
 from ottla_operator.resources.common import (
@@ -521,29 +522,38 @@ _WORKER_SETTINGS: Final = {
 def _connect(original: Original) -> Iterator[dict[str, Any]]:
     """Workers of a cluster of Strimzi become those of the BrokerCluster that it becomes."""
     source = original.field("spec")
-    metadata = _metadata(original)
+    spec = _workers(original, source)
+    spec |= _workers_fields(source)
+    yield _resource("ConnectCluster", _metadata(original), spec)
+
+
+def _workers(original: Original, target: Field) -> dict[str, Any]:
+    """How workers reach their cluster, and their settings, from the fields of `target`."""
     spec: dict[str, Any] = {}
-    config = {ours: source[name].take() for name, ours in _WORKER_SETTINGS.items() if source[name]}
-    for name, given in source["config"].fields():
+    config = {ours: target[name].take() for name, ours in _WORKER_SETTINGS.items() if target[name]}
+    for name, given in target["config"].fields():
         problem = reserved_setting(name)
         if problem or not isinstance(given.value, str | int | float | bool):
             given.leave(f"is set by the operator: {problem}" if problem else "must be a text or a number")
         else:
             config[name] = given.take()
-    own = _BOOTSTRAP.match(str(source["bootstrapServers"].value))
-    taken = ["replicas", "resources", "plugins"]
-    if own is None:
-        taken += ["bootstrapServers", "tls", "authentication"]
-    else:
-        source["bootstrapServers"].take()
+    own = _BOOTSTRAP.match(str(target["bootstrapServers"].value))
+    if own is not None:
+        target["bootstrapServers"].take()
         spec["clusterRef"] = {"name": own[1]}
-        source["tls"].leave("the operator knows the certificates of the cluster's listeners")
-        _set(spec, "user", _user_of(source["authentication"]))
-    parts = {name: each.value for name, each in source.fields() if name in taken}
-    spec |= fitted(Field(original, source.path, parts), _WorkersPart)
-    if own is None and source["authentication"] and "authentication" not in spec:
-        source["authentication"].differs("must be added: without it, workers cannot connect")
+        target["tls"].leave("the operator knows the certificates of the cluster's listeners")
+        _set(spec, "user", _user_of(target["authentication"]))
+    else:
+        spec |= fitted(_only(target, "bootstrapServers", "tls", "authentication"), _WorkersPart)
+        if target["authentication"] and "authentication" not in spec:
+            target["authentication"].differs("must be added: without it, workers cannot connect")
     _set(spec, "config", config)
+    return spec
+
+
+def _workers_fields(source: Field) -> dict[str, Any]:
+    """The fields about the workers' pods, which KafkaConnect and KafkaMirrorMaker2 have."""
+    spec = fitted(_only(source, "replicas", "resources", "plugins"), _WorkersPart)
     heap = source["jvmOptions"]["-Xmx"]
     if heap and re.fullmatch(r"[1-9][0-9]*[kKmMgG]", str(heap.value)):
         spec["heap"] = heap.take()
@@ -556,7 +566,14 @@ def _connect(original: Original) -> Iterator[dict[str, Any]]:
     source["metricsConfig"].leave("every worker has /metrics for Prometheus without configuration")
     for name in ("logging", "livenessProbe", "readinessProbe"):
         source[name].leave("the operator sets it")
-    yield _resource("ConnectCluster", metadata, spec)
+    return spec
+
+
+def _only(source: Field, *names: str) -> Field:
+    """The field with only these of the fields below it."""
+    return Field(
+        source.original, source.path, {name: each.value for name, each in source.fields() if name in names}
+    )
 
 
 def _user_of(authentication: Field) -> str | None:
@@ -577,8 +594,13 @@ def _connector(original: Original) -> Iterator[dict[str, Any]]:
     label = original.field("metadata", "labels", STRIMZI_CLUSTER)
     if not label:
         source.differs(f"connectRef.name must be added: there is no label {STRIMZI_CLUSTER}")
-    parts = fitted(source.without("config"), _ConnectorPart)
-    spec = {"connectRef": {"name": label.take() or ""}, **parts}
+    spec = {"connectRef": {"name": label.take() or ""}, **_connector_parts(source)}
+    yield _resource("Connector", _metadata(original), spec)
+
+
+def _connector_parts(source: Field) -> dict[str, Any]:
+    """What a connector of Strimzi's has in common with the spec of a Connector."""
+    spec = fitted(_without(source, "config", "listOffsets", "alterOffsets"), _ConnectorPart)
     if source["pause"].value is True and "state" not in spec:
         source["pause"].take()
         spec["state"] = "paused"
@@ -590,7 +612,140 @@ def _connector(original: Original) -> Iterator[dict[str, Any]]:
             config[name] = given.take()
     _set(spec, "config", config)
     source["version"].leave("a worker has one version of a plugin")
-    yield _resource("Connector", _metadata(original), spec)
+    source["listOffsets"].leave("status.offsets has them")
+    source["alterOffsets"].leave("spec.alterOffsets of a Connector has the offsets itself")
+    return spec
+
+
+def _without(source: Field, *names: str) -> Field:
+    return _only(source, *(name for name, _ in source.fields() if name not in names))
+
+
+_MIRRORS: Final = {
+    "sourceConnector": ("MirrorSourceConnector", "source"),
+    "checkpointConnector": ("MirrorCheckpointConnector", "checkpoint"),
+    "heartbeatConnector": ("MirrorHeartbeatConnector", "heartbeat"),
+}
+_MIRROR_CLASSES: Final = "org.apache.kafka.connect.mirror"
+_MIRROR_PATTERNS: Final = {
+    "topicsPattern": "topics",
+    "topicsExcludePattern": "topics.exclude",
+    "groupsPattern": "groups",
+    "groupsExcludePattern": "groups.exclude",
+}
+_BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
+_MIRROR_GROUP: Final = "mirrormaker2-cluster"
+"""Of Strimzi's workers where the resource does not name it."""
+_MIRROR_NAMES: Final = {
+    "group.id": "",
+    "config.storage.topic": "-configs",
+    "offset.storage.topic": "-offsets",
+    "status.storage.topic": "-status",
+}
+_MIRROR_MOUNTS: Final = "/mnt"
+
+
+def _mirror_maker(original: Original) -> Iterator[dict[str, Any]]:
+    """Workers of the target, and a Connector for each connector of each mirror."""
+    spec = original.field("spec")
+    clusters = {each["alias"].value: each for each in spec["clusters"].items()}
+    target = spec["target"]
+    if not target:
+        target = clusters.get(spec["connectCluster"].take()) or spec["clusters"][-1]
+    workers = _workers(original, target) | _workers_fields(spec)
+    if not spec["target"]:
+        config = workers.setdefault("config", {})
+        for name, suffix in _MIRROR_NAMES.items():
+            config.setdefault(name, f"{_MIRROR_GROUP}{suffix}")
+    metadata = _metadata(original)
+    connectors = []
+    secrets: set[str] = set()
+    for mirror in spec["mirrors"].items():
+        source = mirror["source"]
+        if not source:
+            source = clusters.get(mirror["sourceCluster"].take(), mirror["source"])
+            if mirror["targetCluster"].value == target["alias"].value:
+                mirror["targetCluster"].take()
+            mirror["targetCluster"].leave("it is not the cluster of the workers, which is the target")
+        shared, used = _mirror_settings(source, target, workers)
+        secrets |= used
+        patterns = {ours: mirror[name].take() for name, ours in _MIRROR_PATTERNS.items() if mirror[name]}
+        for name, (class_, suffix) in _MIRRORS.items():
+            given = mirror[name]
+            if given.value is not None:
+                known = patterns if suffix != "heartbeat" else {}
+                alias = re.sub("[^a-z0-9]+", "-", str(source["alias"].value).lower()).strip("-")
+                about = {**metadata, "name": f"{original.name}-{alias}-{suffix}"}
+                connector = _mirror_connector(given, f"{_MIRROR_CLASSES}.{class_}", {**shared, **known})
+                connectors.append(
+                    _resource("Connector", about, {"connectRef": {"name": original.name}, **connector})
+                )
+    _mount(workers, sorted(secrets))
+    spec["mirrors"].differs(
+        "the Connectors have other names than Strimzi's, and so no offsets: list these with Strimzi's "
+        "listOffsets, and set them by spec.alterOffsets before they run, or all records are mirrored again. "
+        "Ottla's own mirror is exactly once: docs/pipeline-mirror.md"
+    )
+    yield _resource("ConnectCluster", metadata, workers)
+    yield from connectors
+
+
+def _mirror_settings(
+    source: Field, target: Field, workers: Mapping[str, Any]
+) -> tuple[dict[str, Any], set[str]]:
+    """The settings of all connectors of a mirror, and the Secrets of the source to be mounted."""
+    settings: dict[str, Any] = {
+        "source.cluster.alias": source["alias"].take(),
+        "target.cluster.alias": target["alias"].take(),
+        "source.cluster.bootstrap.servers": source["bootstrapServers"].take(),
+        "key.converter": _BYTES,
+        "value.converter": _BYTES,
+    }
+    for name, given in source["config"].fields():
+        settings[f"source.cluster.{name}"] = given.take()
+    parts = fitted(_only(source, "tls", "authentication"), _WorkersPart)
+    found = _WorkersPart.model_validate(parts)
+    client, secrets = client_of(found.tls, found.authentication, _MIRROR_MOUNTS)
+    if source["authentication"] and found.authentication is None:
+        source["authentication"].differs("must be added to the Connectors, as source.cluster. settings")
+    settings |= {f"source.cluster.{name}": value for name, value in client.items()}
+    if "clusterRef" in workers:
+        port = str(target["bootstrapServers"].value).rpartition(":")[2]
+        settings["target.cluster.bootstrap.servers"] = f"{workers['clusterRef']['name']}-bootstrap:{port}"
+        for name in ("tls", "authentication"):
+            target[name].differs("must be added to the Connectors, too, as target.cluster. settings")
+    else:
+        settings["target.cluster.bootstrap.servers"] = target["bootstrapServers"].value
+        of_target = _WorkersPart.model_validate(
+            {n: workers[n] for n in ("tls", "authentication") if n in workers}
+        )
+        client, _ = client_of(of_target.tls, of_target.authentication)
+        settings |= {f"target.cluster.{name}": value for name, value in client.items()}
+    return settings, set(secrets)
+
+
+def _mirror_connector(source: Field, class_: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    parts = _connector_parts(source)
+    config = {**settings, **parts.pop("config", {})}
+    return {"class": class_, **parts, "config": config}
+
+
+def _mount(workers: dict[str, Any], secrets: Sequence[str]) -> None:
+    """Mount Secrets into the workers, where the Connectors' settings refer to them."""
+    if not secrets:
+        return
+    pod = workers.setdefault("template", {}).setdefault("pod", {}).setdefault("spec", {})
+    pod.setdefault("volumes", []).extend(
+        {"name": f"source-{n}", "secret": {"secretName": secret}} for n, secret in enumerate(secrets)
+    )
+    containers = pod.setdefault("containers", [])
+    if not any(each["name"] == "connect" for each in containers):
+        containers.append({"name": "connect"})
+    (connect,) = (each for each in containers if each["name"] == "connect")
+    connect.setdefault("volumeMounts", []).extend(
+        {"name": f"source-{n}", "mountPath": f"{_MIRROR_MOUNTS}/{secret}", "readOnly": True}
+        for n, secret in enumerate(secrets)
+    )
 
 
 _OTHERS: Final = {
@@ -598,4 +753,5 @@ _OTHERS: Final = {
     "KafkaUser": _user,
     "KafkaConnect": _connect,
     "KafkaConnector": _connector,
+    "KafkaMirrorMaker2": _mirror_maker,
 }
