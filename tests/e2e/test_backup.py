@@ -193,7 +193,7 @@ def test_a_new_cluster_starts_from_a_backup_once_though_operators_die(
     assert shown(new, tmp_path) == shown(source, tmp_path)
 
     address = new.status["bootstrapServers"]
-    new.in_pod("ottla", "topics", "delete", "Clicks_EU", "-b", address)
+    new.in_pod("ottla", "topics", "delete", "Clicks_EU", "--yes", "-b", address)
     kill_operator(kube)
     new.patch({"bootstrap": {"recovery": {"name": None}}})
     new.wait_ready()
