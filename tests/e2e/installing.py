@@ -84,6 +84,7 @@ def _only_these_namespaces(kube: Kube) -> list[str]:
         f"{NAMESPACE}-upgraded",
         f"{NAMESPACE}-pipelines",
         f"{NAMESPACE}-certificates",
+        f"{NAMESPACE}-admission",
     ]
     for name in names:
         kube.ensure_namespace(name)

@@ -271,8 +271,11 @@ class Edits:
         return [
             each
             for each in (found.get("status") or {}).get("conditions") or ()
-            if (each["status"] == "True") == (each["type"] in _BAD_IF_TRUE)
-            or each["observedGeneration"] != found["metadata"]["generation"]
+            if each["type"] != "Balanced"  # by load: not at rest before it is measured
+            and (
+                (each["status"] == "True") == (each["type"] in _BAD_IF_TRUE)
+                or each["observedGeneration"] != found["metadata"]["generation"]
+            )
         ]
 
 

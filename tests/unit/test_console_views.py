@@ -26,6 +26,7 @@ from ottla.client.admin_types import (
 from ottla.security import jaas
 from ottla.security.acls import Operation, ResourceType
 from ottla_console.cluster.access import Credentials
+from ottla_console.cluster.collector import pause_s
 from ottla_console.cluster.problems import Kind, Need, problem_of
 from ottla_console.cluster.rates import Counts, History, Point, point_between
 from ottla_console.cluster.snapshot import Part, Snapshot
@@ -243,6 +244,16 @@ def test_rates_count_what_has_grown_in_partitions_of_both_collections() -> None:
 def test_rates_are_unknown_where_a_collection_lacks_them() -> None:
     point = point_between(Counts(0.0, {tp("a"): 1}), Counts(1.0))
     assert (point.records_in, point.bytes_in, point.records_out) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "away", "pause"),
+    [(0.1, False, 5.0), (2.0, False, 18.0), (30.0, False, 60.0), (7.0, True, 5.0)],
+)
+def test_a_collector_rests_nine_times_its_work_but_not_after_waiting_for_a_broker(
+    duration_s: float, away: bool, pause: float
+) -> None:
+    assert pause_s(duration_s, 5.0, away=away) == pause
 
 
 def test_the_history_is_bounded() -> None:

@@ -267,6 +267,8 @@ def test_volumes_that_cannot_grow_are_reported_and_other_steps_continue(sim: Kub
     sim.apply_cluster(storage={"size": "2Gi", "deleteClaim": True})
     sim.reconcile()
     assert sim.condition() == ("False", "VolumeNotGrown")
+    message = next(c["message"] for c in sim.status()["conditions"] if c["type"] == "Ready")
+    assert message.startswith("spec.storage.size 2Gi: PersistentVolumeClaim data-demo-brokers-0: ")
     assert sim.condition("Available")[0] == "True"
     sim.api.delete_resource("Service", "demo-bootstrap")
     sim.reconcile()

@@ -23,6 +23,8 @@ Connect: TypeAlias = Callable[[Mapping[str, object]], AdminClient]
 CLIENT_ID: Final = "ottla-console"
 REQUEST_MS: Final = 5_000
 CALL_MS: Final = 7_000
+RETRIES: Final = 3
+"""A page shows soon which broker does not respond, and tries again by itself."""
 LOGINS_MAX: Final = 8
 """Log-ins that are tried at the same time."""
 _PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -70,9 +72,10 @@ class Access:
             **(credentials.properties() if credentials else {}),
         }
         """Of clients that act as this principal: has the password, and is never logged or shown."""
-        self.admin = connect({**self.settings, "default.api.timeout.ms": CALL_MS})
+        quick = {**self.settings, "default.api.timeout.ms": CALL_MS, "retries": RETRIES}
+        self.admin = connect(quick)
         self.reader = Reader(self.admin, self.principal, now_ms)
-        self._background = connect({**self.settings, "default.api.timeout.ms": CALL_MS})
+        self._background = connect(quick)
         collecting = Reader(self._background, self.principal, now_ms)
         self.collector = Collector(collecting, monotonic_s, name=f"{cluster.name} {self.principal}".strip())
         self.holders = 0

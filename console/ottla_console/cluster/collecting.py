@@ -13,6 +13,8 @@ from typing import Final, TypeVar
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import (
     ClusterDescription,
+    ConfigEntry,
+    ConfigResource,
     GroupListing,
     LogDirDescription,
     Results,
@@ -76,6 +78,19 @@ class Reader:
             for key, error in found.value.errors.items()
         ]
         return Part(dict(found.value.items()), tuple(problems[:PROBLEMS_MAX]), found.taken_ms)
+
+    async def settings(self, resource: ConfigResource, what: str, need: Need) -> Part[dict[str, ConfigEntry]]:
+        """The settings of a topic or a broker; before Kafka 2.6 without their documentation."""
+
+        async def described() -> Results[ConfigResource, dict[str, ConfigEntry]]:
+            try:
+                return await self.admin.describe_configs([resource], synonyms=True, documentation=True)
+            except UnencodableMessage:
+                return await self.admin.describe_configs([resource], synonyms=True)
+
+        found = await self.read_each(described(), lambda _: what, lambda _: need, title=what)
+        entries = None if found.value is None else found.value.get(resource)
+        return Part(entries, found.problems, found.taken_ms)
 
     def _failed(self, error: Exception, what: str, need: Need | None) -> Part[T]:
         return Part(None, (problem_of(error, what, need, self.principal),), self.now_ms())

@@ -57,7 +57,7 @@ class ClusterVolumes:
         for volume in _volumes(cluster):
             for claim in self._claims(volume):
                 if volumes.is_smaller(claim, volume.size):
-                    await ensured.attempt(self._objects.grow(claim, volume.size))
+                    await ensured.attempt(self._objects.grow(claim, volume.size, volume.field))
 
     async def _check_classes(self, cluster: BrokerCluster, ensured: Ensured) -> None:
         for volume in _volumes(cluster):

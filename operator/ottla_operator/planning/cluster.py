@@ -56,7 +56,7 @@ from ottla_operator.planning.steps import (
     StopZooKeeper,
 )
 from ottla_operator.planning.throttle import RATES
-from ottla_operator.planning.volumes import plan_emptying
+from ottla_operator.planning.volumes import Emptying, plan_emptying
 from ottla_operator.resources import BrokerCluster, BrokerClusterStatus
 from ottla_operator.resources.cluster_status import ReassignRequestStatus
 from ottla_operator.resources.settings import next_value
@@ -166,7 +166,7 @@ def plan_cluster(
     else:
         replacement = plan_replacement(observed, active, spec.rolling_update, roll.bounce)
         fencing = plan_fencing(cluster.metadata.annotations, observed, members, roll.bounce)
-        steps += _starts(observed, members, targets, roll)
+        steps += _starts(observed, members, targets, roll, emptying)
         steps += replacement.steps
         steps += [*(_alterations(settings) if settings.recorded else ()), *defaults.steps]
         scaling, asked, run = _scaling(cluster, observed, members, roll, request, proposed)
@@ -293,8 +293,10 @@ def _plan_hibernation(cluster: BrokerCluster, observed: Observed, restarts: Sequ
 
 
 def _starts(
-    observed: Observed, members: Members, targets: PerBroker[Revision], roll: Roll
+    observed: Observed, members: Members, targets: PerBroker[Revision], roll: Roll, emptying: Emptying
 ) -> list[ClusterStep]:
+    """A broker that the operator has stopped starts on the newest revision, unless that has come since and
+    lacks a volume, which may hold replicas."""
     steps: list[ClusterStep] = []
     for broker in members.working:
         instance = observed.brokers.get(broker)
@@ -302,7 +304,7 @@ def _starts(
             steps.append(StartBroker(broker))
         elif instance.state in ("Stopped", "Crashed"):
             current = instance.config_hash in ("", targets.of(broker).hash)
-            due = broker in roll.bounce or instance.stopped_by_us
+            due = broker in roll.bounce or (instance.stopped_by_us and broker not in emptying.waiting)
             steps.append(StartBroker(broker, on_target=current or due))
     # A broker that leaves must run until it is drained: it may have the only replica of a partition.
     needed = (broker for broker in members.surplus if observed.kafka.holding(broker))

@@ -88,7 +88,7 @@ class SimulatedBroker:
     pool: str = ""
     delete_volume: bool = False
     after: BrokerLaunch | None = None
-    """Of one that is being stopped: how the platform starts it again."""
+    """Of one that is being stopped: the launch that it is stopped for."""
 
     @property
     def up(self) -> bool:
@@ -198,11 +198,12 @@ class SimulatedCluster:
             elif broker.state == "Stopping":
                 broker.state = "Stopped"
                 self._left(broker.id)
-                if self.restarts and broker.after is not None:
+                if broker.after is not None:
                     self._check_volumes(broker.id, broker.after)
                     broker.launch, broker.after = broker.after, None
-                    broker.state, broker.started_at_ms = "Starting", self.now_ms
-                    broker.changes_at_ms = self._ready_at_ms(broker.id)
+                    if self.restarts:
+                        broker.state, broker.started_at_ms = "Starting", self.now_ms
+                        broker.changes_at_ms = self._ready_at_ms(broker.id)
         live = self.live()
         if self.controller not in live:
             self.controller = min(live, default=-1)
