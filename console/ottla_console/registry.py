@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla_console.pages import brokers, groups, overview, topics
+from ottla_console.pages import brokers, groups, overview, reassignments, topics, transactions
 from ottla_console.web.page import Page
 
 PAGES: Final[tuple[Page, ...]] = (
     *overview.PAGES,
     *topics.PAGES,
     *groups.PAGES,
+    *transactions.PAGES,
     *brokers.PAGES,
+    *reassignments.PAGES,
 )

@@ -78,13 +78,13 @@ def _only_these_namespaces(kube: Kube) -> list[str]:
     names = [
         NAMESPACE,
         f"{NAMESPACE}-backup",
-        f"{NAMESPACE}-connect",
         f"{NAMESPACE}-gone",
         f"{NAMESPACE}-outside",
         f"{NAMESPACE}-secured",
         f"{NAMESPACE}-upgraded",
         f"{NAMESPACE}-pipelines",
         f"{NAMESPACE}-certificates",
+        f"{NAMESPACE}-admission",
     ]
     for name in names:
         kube.ensure_namespace(name)
