@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla_console.pages import brokers, groups, overview, topics
+from ottla_console.pages import acls, brokers, groups, overview, quotas, resets, topics, users
 from ottla_console.web.page import Page
 
 PAGES: Final[tuple[Page, ...]] = (
     *overview.PAGES,
     *topics.PAGES,
     *groups.PAGES,
+    *resets.PAGES,
     *brokers.PAGES,
+    *acls.PAGES,
+    *users.PAGES,
+    *quotas.PAGES,
 )

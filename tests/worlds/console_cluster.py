@@ -28,12 +28,13 @@ from ottla.client.admin_types import (
     Node,
     OffsetToCommit,
     PartitionDescription,
+    QuotaEntity,
     ReplicaInfo,
     Results,
     TopicDescription,
     TopicPartition,
 )
-from ottla.security.acls import AclBinding
+from ottla.security.acls import AclBinding, AclFilter
 from ottla_console.app import Console
 from ottla_console.registry import PAGES
 from ottla_console.settings import Cluster, Settings, cluster_of
@@ -62,7 +63,12 @@ class FakeCluster:
             for i, group in enumerate(self.groups)
             if listed
         }
+        self.idle: set[str] = set()
+        """Groups without members."""
         self.acls: list[AclBinding] = []
+        self.credentials: dict[str, dict[str, int]] = {}
+        """Iterations by user and mechanism."""
+        self.quotas: dict[QuotaEntity, dict[str, float]] = {}
         self.passwords: dict[str, str] = {}
         """Of users; with any, the cluster needs a log-in."""
         self.fail: dict[str, Exception] = {}
@@ -134,8 +140,12 @@ class FakeAdmin:
     async def describe_cluster(self) -> ClusterDescription:
         return ClusterDescription("id-of-it", 1, self._called("describe_cluster").brokers)
 
-    async def describe_topics(self) -> Results[str, TopicDescription]:
-        return Results(self._called("describe_topics").topics)
+    async def describe_topics(self, names: Any = None) -> Results[str, TopicDescription]:
+        topics = self._called("describe_topics").topics
+        if names is None:
+            return Results(topics)
+        missing = errors.UnknownTopicOrPartitionError()
+        return Results({name: topics.get(name, missing) for name in names})
 
     async def describe_log_dirs(self, brokers: Any = None) -> Results[int, tuple[LogDirDescription, ...]]:
         cluster = self._called("describe_log_dirs")
@@ -163,6 +173,8 @@ class FakeAdmin:
         cluster = self._called("describe_group")
         if group not in cluster.groups:
             return GroupDescription(group, "Dead", (), NODES[0])
+        if group in cluster.idle:
+            return GroupDescription(group, "Empty", (), NODES[0], "", "consumer")
         partitions = tuple(cluster.committed.get(group, {}))
         member = GroupMember("member-1", None, "client-1", "10.0.0.1", partitions)
         return GroupDescription(group, "Stable", (member,), NODES[0], "range", "consumer")
@@ -179,3 +191,59 @@ class FakeAdmin:
 
     async def describe_acls(self, wanted: Any = None) -> list[AclBinding]:
         return self._called("describe_acls").acls
+
+    # --- changes of groups ---
+
+    async def offsets_for_time(self, partitions: Any, timestamp_ms: int) -> dict[TopicPartition, int]:
+        """Record N of each partition has the timestamp N."""
+        ends = self._called("offsets_for_time").ends
+        return {tp: timestamp_ms for each in partitions if timestamp_ms < ends[tp := TopicPartition(*each)]}
+
+    async def alter_group_offsets(self, group: str, offsets: Any) -> Results[TopicPartition, None]:
+        cluster = self._called("alter_group_offsets")
+        cluster.committed.setdefault(group, {}).update(offsets)
+        return Results(dict.fromkeys(offsets))
+
+    async def delete_group_offsets(self, group: str, partitions: Any) -> Results[TopicPartition, None]:
+        cluster = self._called("delete_group_offsets")
+        for each in partitions:
+            del cluster.committed[group][each]
+        return Results(dict.fromkeys(partitions))
+
+    async def delete_group(self, group: str) -> None:
+        cluster = self._called("delete_group")
+        cluster.groups.remove(group)
+        cluster.committed.pop(group, None)
+
+    # --- security ---
+
+    async def create_acls(self, bindings: list[AclBinding]) -> Results[AclBinding, None]:
+        acls = self._called("create_acls").acls
+        acls += [each for each in bindings if each not in acls]
+        return Results(dict.fromkeys(bindings))
+
+    async def delete_acls(self, filters: list[AclFilter]) -> Results[AclFilter, Results[AclBinding, None]]:
+        cluster = self._called("delete_acls")
+        found = {each: [acl for acl in cluster.acls if each.matches(acl)] for each in filters}
+        cluster.acls = [acl for acl in cluster.acls if not any(each.matches(acl) for each in filters)]
+        return Results({each: Results(dict.fromkeys(acls)) for each, acls in found.items()})
+
+    async def describe_user_scram_credentials(self) -> Results[str, dict[str, int]]:
+        return Results(self._called("describe_user_scram_credentials").credentials)
+
+    async def set_scram_credential(self, user: str, mechanism: str, password: str, iterations: int) -> None:
+        cluster = self._called("set_scram_credential")
+        cluster.credentials.setdefault(user, {})[mechanism] = iterations
+
+    async def delete_scram_credentials(self, user: str, mechanisms: list[str]) -> None:
+        cluster = self._called("delete_scram_credentials")
+        for mechanism in mechanisms:
+            del cluster.credentials[user][mechanism]
+
+    async def describe_client_quotas(self) -> dict[QuotaEntity, dict[str, float]]:
+        return self._called("describe_client_quotas").quotas
+
+    async def alter_client_quota(self, entity: QuotaEntity, values: Mapping[str, float | None]) -> None:
+        quotas = self._called("alter_client_quota").quotas
+        changed = {**quotas.get(entity, {}), **values}
+        quotas[entity] = {key: value for key, value in changed.items() if value is not None}

@@ -38,6 +38,17 @@ URLS = {
     "topics/{name}/acls": "topics/orders/acls",
     "groups": "groups",
     "group": "group?id=billing",
+    "group/reset": "group/reset?id=billing&to=earliest&topic=orders",
+    "group/delete": "group/delete?id=billing",
+    "acls": "acls",
+    "acls/new": "acls/new?principal=User:anna&name=orders&operation=Read",
+    "acls/delete": "acls/delete?principal=User:anna&host=*&permission=Allow&operation=Read&kind=topic"
+    "&name=orders&pattern=Literal",
+    "users": "users",
+    "users/set": "users/set",
+    "users/delete": "users/delete?user=absent",
+    "quotas": "quotas",
+    "quotas/edit": "quotas/edit",
     "brokers/{name}": "brokers/0",
     "brokers/{name}/settings": "brokers/0/settings",
 }
