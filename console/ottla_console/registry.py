@@ -4,15 +4,30 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla_console.pages import acls, brokers, groups, overview, quotas, resets, topics, users
+from ottla_console.pages import (
+    acls,
+    brokers,
+    groups,
+    overview,
+    quotas,
+    reassignments,
+    resets,
+    topic_changes,
+    topics,
+    transactions,
+    users,
+)
 from ottla_console.web.page import Page
 
 PAGES: Final[tuple[Page, ...]] = (
     *overview.PAGES,
     *topics.PAGES,
+    *topic_changes.PAGES,
     *groups.PAGES,
     *resets.PAGES,
+    *transactions.PAGES,
     *brokers.PAGES,
+    *reassignments.PAGES,
     *acls.PAGES,
     *users.PAGES,
     *quotas.PAGES,

@@ -342,7 +342,7 @@ def test_a_disk_that_fills_is_relieved_and_the_time_follows_from_the_throttle() 
     assert next(b for b in proposal.after if b.goal is Goal.DISK_CAPACITY).met
 
 
-def test_what_no_plan_can_meet_is_named() -> None:
+def test_goals_that_no_plan_can_meet_are_named() -> None:
     assignment = {("t", 0): (0,), ("t", 1): (1,)}
     loads = dict.fromkeys(assignment, PartitionLoad(size=900))
     brokers = dict.fromkeys(range(2), BrokerCapacity(disk=1000.0))

@@ -21,6 +21,7 @@ from ottla.client.admin_types import (
     ClusterDescription,
     ConfigEntry,
     ConfigResource,
+    CreatedTopic,
     GroupDescription,
     GroupListing,
     GroupMember,
@@ -28,11 +29,15 @@ from ottla.client.admin_types import (
     Node,
     OffsetToCommit,
     PartitionDescription,
+    ProducerState,
     QuotaEntity,
+    Reassignment,
     ReplicaInfo,
     Results,
     TopicDescription,
     TopicPartition,
+    TransactionDescription,
+    TransactionListing,
 )
 from ottla.security.acls import AclBinding, AclFilter
 from ottla_console.app import Console
@@ -63,12 +68,22 @@ class FakeCluster:
             for i, group in enumerate(self.groups)
             if listed
         }
+        self.starts: dict[TopicPartition, int] = {}
+        """Log start offsets; 0 for others."""
+        self.partition_counts: dict[str, int] = {}
+        """That were requested."""
+        self.config_changes: list[Any] = []
         self.idle: set[str] = set()
         """Groups without members."""
         self.acls: list[AclBinding] = []
         self.credentials: dict[str, dict[str, int]] = {}
         """Iterations by user and mechanism."""
         self.quotas: dict[QuotaEntity, dict[str, float]] = {}
+        self.moves = {TopicPartition("topic-00001", 0): Reassignment((0, 1, 2), (2,), (1,))}
+        began = TransactionDescription(
+            NODES[0], "Ongoing", 4000, 1, 60_000, 5_000, (TopicPartition("topic-00001", 0),)
+        )
+        self.transactions = {"payments-1": began}
         self.passwords: dict[str, str] = {}
         """Of users; with any, the cluster needs a log-in."""
         self.fail: dict[str, Exception] = {}
@@ -158,8 +173,8 @@ class FakeAdmin:
         return {tp: ends[tp] for each in partitions if (tp := TopicPartition(*each)) in ends}
 
     async def start_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
-        self._called("start_offsets")
-        return {TopicPartition(*each): 0 for each in partitions}
+        starts = self._called("start_offsets").starts
+        return {tp: starts.get(tp, 0) for each in partitions for tp in [TopicPartition(*each)]}
 
     async def list_groups(self) -> Results[int, tuple[GroupListing, ...]]:
         cluster = self._called("list_groups")
@@ -247,3 +262,50 @@ class FakeAdmin:
         quotas = self._called("alter_client_quota").quotas
         changed = {**quotas.get(entity, {}), **values}
         quotas[entity] = {key: value for key, value in changed.items() if value is not None}
+
+    async def list_partition_reassignments(self) -> dict[TopicPartition, Reassignment]:
+        return self._called("list_partition_reassignments").moves
+
+    async def list_transactions(self) -> Results[int, tuple[TransactionListing, ...]]:
+        transactions = self._called("list_transactions").transactions
+        return Results(
+            {
+                0: tuple(
+                    TransactionListing(id_, each.producer_id, each.state)
+                    for id_, each in transactions.items()
+                )
+            }
+        )
+
+    async def describe_transactions(self, ids: Any) -> Results[str, TransactionDescription]:
+        known = self._called("describe_transactions").transactions
+        missing = errors.TransactionalIdNotFoundError()
+        return Results({id_: known.get(id_, missing) for id_ in ids})
+
+    async def describe_producers(self, partitions: Any) -> Results[TopicPartition, tuple[ProducerState, ...]]:
+        self._called("describe_producers")
+        state = ProducerState(4000, 1, 17, 1_000, 0, 12)
+        return Results({TopicPartition(*each): (state,) for each in partitions})
+
+    # --- changes of topics ---
+
+    async def create_topics(self, topics: Any, *, validate_only: bool = False) -> Results[str, CreatedTopic]:
+        cluster = self._called("create_topics")
+        if not validate_only:
+            cluster.topics |= {topic.name: cluster.topic(topic.name) for topic in topics}
+        return Results({topic.name: CreatedTopic(UUID(int=1), 3, 3, None) for topic in topics})
+
+    async def delete_topic(self, name: str) -> None:
+        del self._called("delete_topic").topics[name]
+
+    async def create_partitions(self, counts: Mapping[str, int]) -> Results[str, None]:
+        self._called("create_partitions").partition_counts |= counts
+        return Results(dict.fromkeys(counts))
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> Results[TopicPartition, int]:
+        self._called("delete_records").starts |= before
+        return Results(before)
+
+    async def incremental_alter_configs(self, changes: Any) -> Results[ConfigResource, None]:
+        self._called("incremental_alter_configs").config_changes += [*changes.items()]
+        return Results(dict.fromkeys(changes))

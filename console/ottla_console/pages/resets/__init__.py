@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from ottla.client.admin_types import TopicPartition
 from ottla.security.acls import Operation, ResourceType
-from ottla_console.cluster.problems import Need
+from ottla_console.cluster.problems import Kind, Need
 from ottla_console.cluster.snapshot import Part
 from ottla_console.pages.resets.plan import (
     INACTIVE,
@@ -45,7 +45,8 @@ async def show(ctx: Context) -> Response:
             wizard = await _preview(ctx, wizard, rule, committed)
     except Invalid as error:
         wizard = with_problems(wizard, invalid("the new offsets", str(error)))
-    return ctx.render("resets/reset.html", wizard, status=400 if wizard.problems else 200)
+    wrong = any(each.kind in (Kind.INVALID, Kind.MISSING) for each in wizard.problems)
+    return ctx.render("resets/reset.html", wizard, status=400 if wrong else 200)
 
 
 async def _head(ctx: Context, group: str, params: QueryParams) -> tuple[Head, dict[TopicPartition, int], int]:
