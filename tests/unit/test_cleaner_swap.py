@@ -93,7 +93,7 @@ class Stumbling(OsFiles):
         os.rename(old, new)
 
 
-@pytest.mark.budget(3)
+@pytest.mark.budget(3)  # a crash after each rename
 @pytest.mark.parametrize("is_flushed", [True, False], ids=["flushed", "recovery point unknown"])
 def test_a_crash_after_any_rename_leaves_the_old_log_or_the_new(in_memory: Path, is_flushed: bool) -> None:
     log, written = filled(in_memory / "origin")

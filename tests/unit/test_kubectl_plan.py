@@ -19,7 +19,7 @@ from ottla_operator.kubernetes.api import _PLURALS, NotFound
 from ottla_operator.resources import API_VERSION
 from tests.worlds.kubernetes_simulation import NAMESPACE, KubernetesSimulation
 
-pytestmark = pytest.mark.budget(8)
+pytestmark = pytest.mark.budget(8)  # whole reconciliations over a model of the cluster
 
 _KINDS = {plural: kind for kind, (_, plural) in _PLURALS.items()}
 _ORDERS = {

@@ -18,7 +18,7 @@ from ottla_operator.resources.common import FENCE_ANNOTATION, HIBERNATE_ANNOTATI
 from ottla_operator.resources.loading import parse_resource
 from tests.worlds.operator_simulation import OperatorSimulation, SimulatedCluster
 
-pytestmark = pytest.mark.budget(8)
+pytestmark = pytest.mark.budget(8)  # whole reconciliations over a model of the cluster
 
 MIN_ISR = "min.insync.replicas"
 GB = 10**9

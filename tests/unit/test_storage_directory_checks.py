@@ -143,7 +143,7 @@ UNSEEN = {
 }
 
 
-@pytest.mark.budget(3)
+@pytest.mark.budget(3)  # each file of a directory, damaged in each way
 def test_every_damage_is_found_and_named(directory: Path) -> None:
     missed = []
     for path in sorted(directory.rglob("*")):
