@@ -150,7 +150,7 @@ def test_an_active_group_is_not_reset_and_its_members_are_named(visitor: Visitor
 
 def test_a_group_is_deleted_after_its_name_is_typed(visitor: Visitor, place: Place) -> None:
     page = visitor.visit("/c/it/group/delete?id=leaving")
-    page.get_by_label("Type leaving to confirm").fill("leavin")
+    page.get_by_label("Type leaving to confirm").fill("leave")
     page.get_by_role("button", name="Delete the group").click()
     expect(page.locator(".flash")).to_contain_text("Nothing was deleted")
     page.get_by_role("button", name="Delete offsets in orders").click()
