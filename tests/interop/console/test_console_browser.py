@@ -49,7 +49,7 @@ URLS = {
     "&name=orders&pattern=Literal",
     "users": "users",
     "users/set": "users/set",
-    "users/delete": "users/delete?user=absent",
+    "users/delete": "users/delete?user=anna",
     "quotas": "quotas",
     "quotas/edit": "quotas/edit",
     "topics/{name}/producers": "topics/orders/producers",
@@ -79,6 +79,7 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("console")
     with AdminClient(bootstrap_servers=bootstrap) as admin:
         admin.create_topic("orders", partitions=3, replication_factor=1, config={"retention.ms": "86400000"})
+        admin.set_scram_credential("anna", "SCRAM-SHA-512", "annas word")
         for group in GROUPS:
             admin.alter_group_offsets(group, {("orders", 0): 2}).raise_first()
     with Producer(bootstrap_servers=bootstrap) as producer:
