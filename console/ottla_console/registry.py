@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla_console.pages import brokers, groups, overview, topics
+from ottla_console.pages import brokers, groups, overview, records, topics
 from ottla_console.web.page import Page
 
 PAGES: Final[tuple[Page, ...]] = (
     *overview.PAGES,
     *topics.PAGES,
+    *records.PAGES,
     *groups.PAGES,
     *brokers.PAGES,
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
 
@@ -36,8 +37,9 @@ from ottla.client.admin_types import (
 from ottla.security.acls import AclBinding
 from ottla_console.app import Console
 from ottla_console.registry import PAGES
-from ottla_console.settings import Cluster, Settings, cluster_of
+from ottla_console.settings import Cluster, Mask, Settings, cluster_of
 from ottla_console.web.page import Page
+from tests.worlds.console_logs import FakeLogs
 
 NODES = (Node(0, "broker-0", 9092, "a"), Node(1, "broker-1", 9092, "b"), Node(2, "broker-2", 9092, "c"))
 
@@ -63,6 +65,8 @@ class FakeCluster:
             if listed
         }
         self.acls: list[AclBinding] = []
+        self.masks: tuple[Mask, ...] = ()
+        self.logs = FakeLogs()
         self.passwords: dict[str, str] = {}
         """Of users; with any, the cluster needs a log-in."""
         self.fail: dict[str, Exception] = {}
@@ -85,7 +89,13 @@ class FakeCluster:
         cluster = self.settings()
         given = Settings((cluster,), **settings)
         times = {} if clock is None else {"monotonic_s": lambda: clock[0]}
-        console = Console(given, pages, connect=lambda properties: self.client(properties), **times)
+        console = Console(
+            given,
+            pages,
+            connect=lambda properties: self.client(properties),
+            open_logs=lambda properties: self.logs,
+            **times,
+        )
         scheme = "https" if given.tls else "http"
         with TestClient(console.app, base_url=f"{scheme}://127.0.0.1", follow_redirects=False) as browser:
             browser.console = console  # type: ignore[attr-defined]
@@ -95,7 +105,7 @@ class FakeCluster:
         security = (
             {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"} if self.passwords else {}
         )
-        return cluster_of("test", "broker-0:9092", security)
+        return replace(cluster_of("test", "broker-0:9092", security), masks=self.masks)
 
     def client(self, properties: Mapping[str, object]) -> AdminClient:
         return cast(AdminClient, FakeAdmin(self, properties))
