@@ -4,8 +4,9 @@ fast-starting Spark.
 With OTTLA_NO_SKIPS set, a skipped test fails the run, unless the reason starts with "Docker". Hypothesis
 draws the same examples each time, however slow the machine is; with OTTLA_EXPLORE set, it looks for others.
 
-A unit test has a second, a test beside other programs 20 s, without its fixtures; `@pytest.mark.budget(5)`
-gives it another budget. Slower ones are listed at the end of the run. A unit test that uses three times its
+A unit test has a second, a test beside other programs 20 s, without its fixtures. `@pytest.mark.budget(5)`
+gives it another budget, and a comment beside it the reason; `grep -rn mark.budget tests` lists those.
+Slower ones are listed at the end of the run. A unit test that uses three times its
 budget of CPU time fails: that does not depend on what else the machine does.
 """
 

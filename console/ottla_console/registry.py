@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla_console.pages import brokers, groups, overview, records, topics
+from ottla_console.pages import brokers, groups, overview, reassignments, records, topics, transactions
 from ottla_console.web.page import Page
 
 PAGES: Final[tuple[Page, ...]] = (
@@ -12,5 +12,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *topics.PAGES,
     *records.PAGES,
     *groups.PAGES,
+    *transactions.PAGES,
     *brokers.PAGES,
+    *reassignments.PAGES,
 )

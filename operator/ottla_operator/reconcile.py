@@ -290,7 +290,9 @@ class Reconciler:
         return PerBroker(default, of_pools)
 
     def _holds(self, cluster: BrokerCluster, observed: Observed, targets: PerBroker[Revision]) -> Holds:
-        due = due_rolls(cluster, observed, targets, cluster_members(cluster, observed).working)
+        working = cluster_members(cluster, observed).working
+        active = [broker for broker in working if not cluster.is_paused(broker)]
+        due = due_rolls(cluster, observed, targets, active)
         window, others = window_hold(cluster, observed.now_ms), None
         if self._environment.gate is not None:
             may_begin = due.is_of_operator and window is None and cluster.metadata.acted_upon

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import (
@@ -25,7 +26,7 @@ from confluent_kafka.admin import (
 )
 
 from bench.apache_kafka import run_tool
-from ottla.local.processes import wait_until
+from ottla.local.processes import free_port, wait_until
 from ottla.protocol.errors import ErrorCode
 from tests.judges.secured import RawSaslConnection
 from tests.judges.up_session import HOST, UpSession
@@ -123,7 +124,9 @@ class Users:
 
 @pytest.fixture(scope="module")
 def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Users]:
-    session = UpSession(tmp_path_factory.mktemp("users"), ports=101)
+    session = UpSession(
+        tmp_path_factory.mktemp("users"), ports=101, options=("--console-port", str(free_port()))
+    )
     spec = {"replicas": 1, "listeners": LISTENERS, "authorization": {"type": "simple"}, "config": QUICK}
     session.write("BrokerCluster", "demo", spec)
     for topic in ("orders", "private"):
@@ -155,6 +158,25 @@ def becomes(look: Callable[[], object], wanted: object) -> None:
         return found[-1] == wanted
 
     assert wait_until(looks_so, timeout_s=60), found[-1]
+
+
+def test_a_user_logs_in_to_the_console_and_sees_what_its_acls_allow(users: Users) -> None:
+    line = next(line for line in users.session.lines if line.startswith("console="))
+    address = line.split()[0].removeprefix("console=").rstrip("/")
+    with httpx2.Client(base_url=address, headers={"origin": address}, timeout=60) as browser:
+        form = browser.get("/c/demo/login").text
+        token = form.partition('name="csrf" value="')[2].partition('"')[0]
+        fields = {"csrf": token, "mechanism": "SCRAM-SHA-512", "user": "shop", "next": "/c/demo/topics"}
+        refused = browser.post("/c/demo/login", data={**fields, "password": "guessed"})
+        assert (refused.status_code, "refused this user" in refused.text) == (401, True)
+        done = browser.post("/c/demo/login", data={**fields, "password": users.password("shop")})
+        assert (done.status_code, done.headers.get("location")) == (303, "/c/demo/topics")
+
+        def listed() -> tuple[bool, bool]:
+            page = browser.get("/c/demo/topics").text
+            return ">orders<" in page, ">private<" in page
+
+        becomes(listed, (True, False))
 
 
 def test_a_user_writes_by_password_and_another_reads_by_certificate(users: Users) -> None:

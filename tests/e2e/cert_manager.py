@@ -44,11 +44,14 @@ def cert_manager(kube: Kube, folder: Path) -> Iterator[None]:
     with ExitStack() as running:
         for command in (
             ("controller", *shared, f"--controllers={','.join(_CONTROLLERS)}"),
-            ("cainjector", *shared),
+            ("cainjector", *shared, "--metrics-listen-address=0"),  # Its default port is the controller's.
         ):
             log = running.enter_context((folder / f"{command[0]}.log").open("wb"))
             process = subprocess.Popen(
-                [str(Path(given, command[0])), *command[1:]], stdout=log, stderr=subprocess.STDOUT
+                [str(Path(given, command[0])), *command[1:]],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "KUBECONFIG": str(access)},
             )
             running.callback(process.wait)
             running.callback(process.kill)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from ottla_operator.resources.common import PAUSE_ANNOTATION
 from tests.e2e.cert_manager import cert_manager
-from tests.e2e.clusters import SYSTEM, Cluster
+from tests.e2e.clusters import NAMESPACE, SYSTEM, Cluster
 from tests.e2e.installing import ROOT
 from tests.e2e.kube import Kube, Object, wait_for
 
@@ -28,7 +29,22 @@ def upgrade(kube: Kube, *values: str) -> None:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def cluster(kube: Kube, operator: str) -> Iterator[Cluster]:
+    """The resources of a cluster that is paused: it has no brokers."""
+    namespace = f"{NAMESPACE}-admission"
+    kube.ensure_namespace(namespace)
+    cluster = Cluster(kube, namespace, "demo")
+    paused = cluster.resource("BrokerCluster", cluster.name, {"replicas": 1})
+    paused["metadata"]["annotations"] = {PAUSE_ANNOTATION: "true"}
+    kube.apply(paused, cluster.resource("Topic", "events", {"clusterRef": {"name": cluster.name}}))
+    yield cluster
+    for kind, name in (("topics.ottla.dev", "events"), ("brokercluster", cluster.name)):
+        kube.delete(kind, name, namespace)
+    kube.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+@pytest.fixture(scope="module")
 def webhook(kube: Kube, operator: str, cluster: Cluster) -> Iterator[None]:
     """The webhook, served by two replicas."""
     upgrade(kube, "webhook.enabled=true", "replicas=2")
@@ -92,7 +108,7 @@ def test_a_dry_run_tells_mistakes_and_warnings(kube: Kube, webhook: None, cluste
     waits = dry(kube, cluster, clusterRef={"name": "nowhere"})
     assert "Warning: spec.clusterRef.name: there is no BrokerCluster nowhere" in waits
     assert "created (server dry run)" in waits
-    backup = {"destination": "s3://backups/demo", "schedule": "61 * * * *"}
+    backup = {"destination": "s3://b/demo", "schedule": "61 * * * *", "credentialsSecret": "keys"}
     other = cluster.resource("BrokerCluster", "other", {"replicas": 1, "backup": backup})
     assert "denied the request: spec.backup.schedule: '61 * * * *' is not allowed" in dry_run(kube, other)
 

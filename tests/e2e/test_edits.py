@@ -139,6 +139,10 @@ def is_named(text: str, path: Path, value: Any) -> bool:
         return True
     if isinstance(value, str) and len(value) >= _UNCOMMON and has(value):
         return True
+    # `no PriorityClass with name 2m was found`: the API server names the kind that the field refers to.
+    kind = field.removesuffix("Name")
+    if kind != field and re.search(rf"\b{kind}\b", text, re.IGNORECASE) and has(str(value)):
+        return True
     around = ".".join(map(str, path[:-1]))
     return has(field) and (not field.islower() or has(str(value)) or has(around))
 
@@ -234,7 +238,10 @@ class Edits:
         except CommandFailed as error:
             refused = error.output
         if refused:
-            assert is_named(refused, path, value), f"{what}: refused: {refused}"
+            # What adds an object, too, may be refused for the object, or for another field that it needs.
+            objects = [path[:end] for end in range(2, len(path))]
+            named = any(re.search(rf"\b{each[-1]}\b", refused) for each in objects)
+            assert named or is_named(refused, path, value), f"{what}: refused: {refused}"
             return f"{what}: refused: {refused.splitlines()[-1][-200:]}"
         began = time.monotonic()
         try:
@@ -264,8 +271,11 @@ class Edits:
         return [
             each
             for each in (found.get("status") or {}).get("conditions") or ()
-            if (each["status"] == "True") == (each["type"] in _BAD_IF_TRUE)
-            or each["observedGeneration"] != found["metadata"]["generation"]
+            if each["type"] != "Balanced"  # by load: not at rest before it is measured
+            and (
+                (each["status"] == "True") == (each["type"] in _BAD_IF_TRUE)
+                or each["observedGeneration"] != found["metadata"]["generation"]
+            )
         ]
 
 
@@ -285,6 +295,8 @@ _SIZE: Path = ("spec", "storage", "size")
         ("the heap 2m is too small", _HEAP, "2m", True),
         ("zookeeper.managed.heap is too small", _HEAP, "2m", True),
         ("the size is odd", _SIZE, "7", False),
+        ("no PriorityClass with name 2m was found", ("spec", "priorityClassName"), "2m", True),
+        ("no PriorityClass was found", ("spec", "priorityClassName"), "2m", False),
         ("spec.storage: size and class exclude each other", _SIZE, "7", True),
         ("demo-0 has 1Gi, more than spec.storage.size 7", _SIZE, "7", True),
     ],

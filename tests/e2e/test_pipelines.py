@@ -205,7 +205,7 @@ def line(kube: Kube, operator: str) -> Iterator[Line]:
     kube.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
-def test_a_pipeline_from_its_first_mistake_to_its_deletion(line: Line) -> None:
+def test_a_pipeline_lands_each_record_from_its_first_mistake_to_its_deletion(line: Line) -> None:
     kube, namespace, began = line.kube, line.namespace, time.monotonic()
 
     def say(what: str) -> None:

@@ -1,6 +1,7 @@
 """Spark sessions of tests, for the fixtures `spark` and `quick_spark` of conftest.py.
 
-PySpark keeps its JVM when a session is stopped: the test files of a process share it.
+PySpark keeps its JVM when a session is stopped: the test files of a process share it, with the jars of all
+kinds of tables.
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ from contextlib import contextmanager
 import pytest
 from pyspark.sql import SparkSession
 
-from ottla_pipeline.spark import JavaMissing, build_session, check_java, use_java_checkpoint_files
+from ottla_pipeline.spark import (
+    EXTRAS,
+    JavaMissing,
+    build_session,
+    check_java,
+    use_java_checkpoint_files,
+)
 
 # Tests end before the second compiler pays; without it, the first has little room for code by default.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
@@ -28,7 +35,8 @@ def session_of(*settings: Mapping[str, str]) -> Iterator[SparkSession]:
         check_java()
     except JavaMissing as missing:
         pytest.skip(str(missing))
-    session = build_session("ottla-tests", extra={name: each[name] for each in settings for name in each})
+    extra = {name: each[name] for each in settings for name in each}
+    session = build_session("ottla-tests", extra=extra, packages=EXTRAS)
     use_java_checkpoint_files(session, "/")  # as the command does
     try:
         yield session

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -43,7 +43,9 @@ def free_ports(count: int) -> int:
 class UpSession:
     """A process of `ottla up` over folders of its own; a context manager that leaves no process behind."""
 
-    def __init__(self, directory: Path, *, ports: int = 5) -> None:
+    def __init__(self, directory: Path, *, ports: int = 5, options: Sequence[str] = ()) -> None:
+        """`options`: further ones of `ottla up`."""
+        self._options = options
         self.files = directory / "resources"
         self.data = directory / "data"
         self.port = free_ports(ports)
@@ -93,6 +95,7 @@ class UpSession:
         return [
             *(sys.executable, "-m", "ottla.cli.main", "up"),
             *("-f", str(self.files), "--data", str(self.data), "--port", str(self.port)),
+            *self._options,
             *more,
         ]
 

@@ -135,9 +135,7 @@ def warnings(api: InMemoryApi, *items: dict[str, Any]) -> list[str]:
         (cluster(**{"num.partition": 3}), "unknown setting num.partition is ignored"),
     ],
 )
-def test_what_an_object_waits_for_or_shares_is_a_warning(
-    api: InMemoryApi, new: dict[str, Any], expected: str
-) -> None:
+def test_missing_or_shared_objects_are_warnings(api: InMemoryApi, new: dict[str, Any], expected: str) -> None:
     found = warnings(api, new)
     assert [expected in text for text in found] == [True] * bool(expected), found
 

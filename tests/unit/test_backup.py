@@ -78,7 +78,7 @@ def changed(edit: Callable[[list[dict[str, Any]]], object]) -> bytes:
         (changed(lambda r: r[1].update(partitions=7)), "its checksum differs"),
     ],
 )
-def test_what_is_no_backup_of_this_version_is_refused(content: bytes, message: str) -> None:
+def test_a_file_that_is_no_backup_of_this_version_is_refused(content: bytes, message: str) -> None:
     with pytest.raises(BackupError, match=message):
         loaded(content)
 
@@ -117,12 +117,12 @@ def test_offsets_are_restored_where_the_records_are() -> None:
     assert plan_restore(at_start, Backup(), brokers=(0,), logs={}).offsets == at_start.offsets
 
 
-def test_what_is_there_is_not_restored_again() -> None:
+def test_a_resource_that_exists_is_not_restored_again() -> None:
     found = plan(BACKUP, logs=LOGS)
     assert (found.lines(), found.notes) == ([], ())
 
 
-def test_what_differs_stays_and_is_reported() -> None:
+def test_a_resource_that_differs_stays_and_is_reported() -> None:
     target = replace(
         BACKUP,
         topics={"orders": TopicRecord("orders", 3, 3), "ünï": BACKUP.topics["ünï"]},

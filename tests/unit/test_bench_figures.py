@@ -63,7 +63,7 @@ def test_warming_up_ends_when_three_agree_or_patience_is_over() -> None:
     assert (len(runs.warm), runs.agreed) == (6, False)
 
 
-def test_medians_spread_and_ratios() -> None:
+def test_figures_are_medians_and_a_ratio_needs_both_of_its_figures() -> None:
     samples = [{"a": 1.0, "b": 0.0}, {"a": 9.0, "b": 0.0}, {"a": 2.0, "b": 0.0}]
     assert medians(samples) == {"a": 2.0, "b": 0.0}
     assert spread(samples, "a") == 8.0

@@ -29,7 +29,7 @@ def test_batch_size_has_room_for_fifty_records_and_no_more(ms_between: int) -> N
     assert batch_bytes(BATCH) <= BATCH_SIZE < batch_bytes(BATCH + 1)
 
 
-def test_perf_tests_average_rate() -> None:
+def test_the_average_rate_is_read_from_what_the_tool_prints() -> None:
     assert average_rate(PERF_TEST, "sending") == 8569
     with pytest.raises(ToolFailed, match="no receiving rate"):
         average_rate(PERF_TEST, "receiving")

@@ -234,7 +234,9 @@ def test_a_coordinator_killed_after_the_append_and_before_replication() -> None:
 
 
 @pytest.mark.parametrize("delay_ms", [0.5, 1.0, 1.5, 2.0, 2.5])
-def test_a_coordinator_killed_between_request_and_response(delay_ms: float) -> None:
+def test_a_rewind_whose_coordinator_is_killed_before_the_response_is_done_or_not_at_all(
+    delay_ms: float,
+) -> None:
     """Before it is written, while it is replicated, and when it has answered."""
 
     async def scenario(group: Group) -> None:
@@ -252,7 +254,7 @@ def test_a_coordinator_killed_between_request_and_response(delay_ms: float) -> N
     run_group(scenario)
 
 
-def test_a_coordinator_killed_after_its_response() -> None:
+def test_a_rewind_survives_its_coordinator_once_it_has_responded() -> None:
     async def scenario(group: Group) -> None:
         response = await group.rewind(lambda: asyncio.sleep(0))
         await group.kill()

@@ -171,7 +171,7 @@ class Compaction(RuleBasedStateMachine):
         shutil.rmtree(self.root)
 
 
-TestCompaction = pytest.mark.budget(3)(Compaction.TestCase)
+TestCompaction = pytest.mark.budget(3)(Compaction.TestCase)  # 100 runs of 40 steps
 TestCompaction.settings = settings(
     max_examples=100,
     stateful_step_count=40,

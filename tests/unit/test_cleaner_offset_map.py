@@ -14,7 +14,7 @@ from ottla.storage.cleaner.offset_map import ENTRY_BYTES, OffsetMap
 from tests.worlds.cleaner_logs import job_for, open_log, put, run_steps
 
 
-def test_it_is_a_dict() -> None:
+def test_an_offset_map_holds_what_a_dict_holds() -> None:
     chance = random.Random(7)
     offsets = OffsetMap(24 * 1000)
     expected: dict[bytes, int] = {}
@@ -29,7 +29,7 @@ def test_it_is_a_dict() -> None:
     assert all(offsets.get(f"other-{number}".encode()) == -1 for number in range(500))
 
 
-def test_it_can_be_filled_to_the_last_entry() -> None:
+def test_an_offset_map_can_be_filled_to_the_last_entry() -> None:
     offsets = OffsetMap(24 * 50 + 23)
     assert offsets.slots == 50
     for number in range(50):
@@ -42,7 +42,7 @@ def test_it_can_be_filled_to_the_last_entry() -> None:
         offsets.put(b"one more", 1001)
 
 
-def test_offset_0_and_the_empty_key() -> None:
+def test_offset_0_and_the_empty_key_can_be_stored() -> None:
     offsets = OffsetMap(24 * 3)
     assert offsets.get(b"") == -1
     offsets.put(b"", 0)
@@ -50,7 +50,7 @@ def test_offset_0_and_the_empty_key() -> None:
     assert offsets.get(b"\0") == -1
 
 
-def test_it_is_empty_again() -> None:
+def test_a_cleared_map_is_empty() -> None:
     offsets = OffsetMap(24 * 3)
     offsets.put(b"a", 1)
     offsets.clear()

@@ -43,7 +43,7 @@ def test_all_but_the_active_segment_may_be_cleaned() -> None:
     assert dirt(pieces(100)).cleanable_bytes == 0
 
 
-def test_what_is_clean_counts_against_what_is_not() -> None:
+def test_the_dirty_ratio_is_the_dirty_part_of_the_log() -> None:
     found = dirt(pieces(100, 100, 100, 100, 100), first_dirty=30)
     assert (found.clean_bytes, found.cleanable_bytes, found.ratio) == (300, 100, 0.25)
     assert not found.is_due(COMPACT)
@@ -95,10 +95,10 @@ class TestGroups:
         assert [each for group in made for each in group] == found
         return [[source.size for source in group] for group in made]
 
-    def test_neighbours_that_fit_together(self) -> None:
+    def test_neighbours_that_fit_into_one_segment_are_grouped(self) -> None:
         assert self.grouped(self.sources(50, 50, 50, 10, 40, 100, 1)) == [[50, 50], [50, 10, 40], [100], [1]]
 
-    def test_one_that_is_too_large_is_alone(self) -> None:
+    def test_a_segment_that_is_too_large_is_alone(self) -> None:
         assert self.grouped(self.sources(500, 1, 500)) == [[500], [1], [500]]
 
     def test_indexes_have_limits_too(self) -> None:
@@ -124,7 +124,7 @@ class TestOfALog:
         end_transaction(log, (5, 0), commit=True)
         assert log_to_clean(log, log.last_stable_offset(4), NOW_MS).first_uncleanable == 3
 
-    def test_it_knows_the_age_of_its_segments_after_a_restart(self, tmp_path: Path) -> None:
+    def test_a_policy_knows_the_age_of_segments_after_a_restart(self, tmp_path: Path) -> None:
         config = LogConfig(
             cleanup_policy="compact",
             max_compaction_lag_ms=HOUR_MS,

@@ -211,7 +211,7 @@ class TestProducers:
         clean(log, now_ms=NOW_MS + 3 * DAY_MS)
         assert values(log) == [(3, "b", "2")]
 
-    def test_all_gone_but_the_offset(self, in_memory: Path) -> None:
+    def test_an_empty_batch_keeps_the_last_offset_of_a_log_without_records(self, in_memory: Path) -> None:
         log = open_log(in_memory)
         put(log, ("a", "1"))
         put(log, ("a", None))

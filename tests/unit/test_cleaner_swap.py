@@ -93,7 +93,7 @@ class Stumbling(OsFiles):
         os.rename(old, new)
 
 
-@pytest.mark.budget(3)
+@pytest.mark.budget(3)  # a crash after each rename
 @pytest.mark.parametrize("is_flushed", [True, False], ids=["flushed", "recovery point unknown"])
 def test_a_crash_after_any_rename_leaves_the_old_log_or_the_new(in_memory: Path, is_flushed: bool) -> None:
     log, written = filled(in_memory / "origin")
@@ -180,7 +180,7 @@ class Ready:
 
 
 class TestWhatHappensMeanwhile:
-    def test_nothing(self, in_memory: Path) -> None:
+    def test_cleaned_segments_replace_those_of_an_unchanged_log(self, in_memory: Path) -> None:
         ready = Ready(in_memory)
         assert ready.swap()
         assert [segment.base_offset for segment in ready.log.segments][:2] == [
@@ -189,7 +189,7 @@ class TestWhatHappensMeanwhile:
         ]
         check(ready.log, ready.written, ready.end_offset)
 
-    def test_a_truncation_within(self, in_memory: Path) -> None:
+    def test_a_truncation_of_cleaned_segments_prevents_the_swap(self, in_memory: Path) -> None:
         ready = Ready(in_memory)
         ready.log.first_dirty_offset = 30
         ready.log.truncate_to(16)
@@ -199,7 +199,9 @@ class TestWhatHappensMeanwhile:
         ready.log.mark_cleaned(ready.end_offset)
         assert ready.log.first_dirty_offset <= 16
 
-    def test_a_truncation_behind(self, in_memory: Path) -> None:
+    def test_a_truncation_behind_the_cleaned_segments_does_not_prevent_the_swap(
+        self, in_memory: Path
+    ) -> None:
         ready = Ready(in_memory)
         put(ready.log, ("new", "1"))
         put(ready.log, ("new", "2"))
@@ -208,13 +210,13 @@ class TestWhatHappensMeanwhile:
         ready.log.mark_cleaned(ready.end_offset)
         assert ready.log.first_dirty_offset == ready.end_offset
 
-    def test_a_truncation_to_elsewhere(self, in_memory: Path) -> None:
+    def test_a_new_start_of_the_log_prevents_the_swap(self, in_memory: Path) -> None:
         ready = Ready(in_memory)
         ready.log.truncate_fully_and_start_at(7)
         assert not ready.swap()
         assert ready.log.log_end_offset == 7
 
-    def test_retention(self, in_memory: Path) -> None:
+    def test_retention_that_deletes_a_cleaned_segment_prevents_the_swap(self, in_memory: Path) -> None:
         ready = Ready(in_memory)
         ready.log.config = LogConfig(cleanup_policy="compact,delete", retention_bytes=ready.log.size - 500)
         assert ready.log.delete_old_segments(now_ms=NOW_MS, high_watermark=ready.end_offset)
@@ -223,7 +225,7 @@ class TestWhatHappensMeanwhile:
         assert start > 0
         assert [each for each in ready.written if each[0] >= start] == records(ready.log)
 
-    def test_records_deleted(self, in_memory: Path) -> None:
+    def test_the_swap_keeps_a_log_start_offset_that_was_raised(self, in_memory: Path) -> None:
         ready = Ready(in_memory)
         ready.log.maybe_increment_log_start_offset(9)
         assert ready.swap()
@@ -232,7 +234,7 @@ class TestWhatHappensMeanwhile:
         put(ready.log, ("new", "1"))
         assert ready.log.read(9, 1, up_to=ready.end_offset).size > 0
 
-    def test_the_topic_deleted_and_made_again(self, in_memory: Path) -> None:
+    def test_the_swap_leaves_a_new_topic_of_the_same_name_alone(self, in_memory: Path) -> None:
         ready = Ready(in_memory)
         directory = ready.log.directory
         ready.log.rename_for_deletion()
@@ -243,7 +245,7 @@ class TestWhatHappensMeanwhile:
         assert not ready.log.replace_segments(ready.segments[: len(ready.bases)], new, ready.end_offset)
         assert sorted(path.name for path in directory.iterdir()) == before
 
-    def test_closing(self, in_memory: Path) -> None:
+    def test_a_closed_log_is_not_swapped(self, in_memory: Path) -> None:
         ready = Ready(in_memory)
         ready.log.close(NOW_MS)
         assert not ready.swap()
@@ -309,7 +311,7 @@ def test_a_follower_takes_a_compacted_log_as_it_is(in_memory: Path) -> None:
     assert {key: e.last_sequence for key, e in follower.producers.all().items() if key < 9} == last
 
 
-def test_what_replaces_segments_is_as_old_as_they_are(in_memory: Path) -> None:
+def test_a_cleaned_segment_is_as_old_as_those_that_it_replaces(in_memory: Path) -> None:
     log, _ = filled(in_memory)
     first = log.segments[0]
     second = log.segments[1]

@@ -111,7 +111,7 @@ def strays(log: Log) -> list[Path]:
     return list(log.directory.glob("*.cleaned"))
 
 
-def test_one_job_after_the_other(place: Path, workers: Workers) -> None:
+def test_one_process_does_one_job_after_the_other(place: Path, workers: Workers) -> None:
     async def scenario() -> None:
         log, written = filled(place)
         async with cleaner(workers) as each:

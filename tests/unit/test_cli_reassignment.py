@@ -116,7 +116,7 @@ def test_states_of_moves_between_log_directories(found: ReplicaLogDirs | None, s
     assert log_dir_state(found, "/a") == state
 
 
-def test_unhealthy_partitions_by_the_rules_of_kafka_topics() -> None:
+def test_unhealthy_partitions_are_those_of_kafka_topics() -> None:
     def problems(leader: int, isr: tuple[int, ...], move: Reassignment | None = None) -> set[str]:
         replicas = (1, 2, 3)
         return problems_of(PartitionDescription(0, leader, 1, replicas, isr), 2, {1, 2, 3}, move)

@@ -48,7 +48,7 @@ ORDER = {"id": 7, "user": {"name": "Ann", "tags": ["a", "b"]}, "a.b": None, "tot
         ("$", True),
     ],
 )
-def test_paths_into_json(text: str, accepted: bool) -> None:
+def test_a_filter_by_path_compares_a_field_of_the_json_value(text: str, accepted: bool) -> None:
     accepts = record_filters.by_path(text)
     assert accepts(None, json.dumps(ORDER).encode(), []) is accepted
     assert accepts(None, ORDER, []) is accepted, "a decoded value is filtered alike"
@@ -70,7 +70,7 @@ def test_a_bad_path_is_refused(text: str) -> None:
         record_filters.by_path(text)
 
 
-def test_filters_of_keys_headers_and_text() -> None:
+def test_filters_compare_keys_headers_and_text() -> None:
     headers = [("h", b"1"), ("h", b"2"), ("none", None)]
     assert record_filters.by_header("h=2")(b"k", b"v", headers)
     assert record_filters.by_header("none")(b"k", b"v", headers)
@@ -92,7 +92,7 @@ def shown(value: Any = b"v,\xff", key: Any = b"k") -> DecodedRecord:
     return DecodedRecord(RECORD._replace(key=key, value=value), key, value)
 
 
-def test_formats() -> None:
+def test_a_format_determines_how_a_record_is_written() -> None:
     assert make_formatter("text", None, None)(shown()) == b"v,\xff\n"
     assert make_formatter("text", None, ":")(shown()) == b"k:v,\xff\n"
     assert make_formatter("text", None, None)(shown({"a": 1})) == b'{"a": 1}\n'
@@ -113,7 +113,7 @@ def test_formats() -> None:
         make_formatter("text", "{nokey}", None)
 
 
-def test_values_of_javas_serializers() -> None:
+def test_values_of_javas_serializers_are_read() -> None:
     assert reader("int", None)("t", struct.pack(">i", -7)) == -7
     assert reader("long", None)("t", b"\0" * 7 + b"\x05") == 5
     assert reader("double", None)("t", struct.pack(">d", 0.5)) == 0.5
@@ -158,7 +158,7 @@ def test_csv_columns_are_read_by_name() -> None:
     assert (second.value, second.key, second.partition) == (None, None, None)
 
 
-def test_what_consume_prints_as_csv_and_json_is_read_again() -> None:
+def test_records_that_consume_prints_as_csv_and_json_are_read_again() -> None:
     for form in ("csv", "json"):
         text = header_line(form, None) + make_formatter(form, None, None)(shown(b"v"))
         (record,) = read(text, form)
@@ -187,7 +187,7 @@ def test_invalid_input_is_reported_by_line_and_the_rest_is_read(form: str, text:
     assert first.value == last.value
 
 
-def test_rates_and_figures() -> None:
+def test_records_are_due_by_their_rate_and_latencies_have_percentiles() -> None:
     assert due_s(50, 100.0) == 0.5
     assert due_s(50, -1.0) == 0.0
     found = Latencies.of([float(each) for each in range(1000, 0, -1)])

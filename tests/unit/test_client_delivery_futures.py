@@ -62,7 +62,7 @@ def test_many_wait_for_one_and_one_for_many() -> None:
     assert set(as_completed(late, 10)) == set(late)
 
 
-def test_callbacks_cancellation_and_event_loops() -> None:
+def test_a_delivery_future_calls_back_is_cancelled_and_awaited() -> None:
     future, cancelled, awaited, failed = some(4)
     reported: list[object] = []
     future.add_done_callback(reported.append)

@@ -322,7 +322,7 @@ def test_a_backlog_of_40_partitions_is_read_evenly_with_little_memory() -> None:
     reads_every=st.sampled_from([1, 5]),
 )
 @settings(max_examples=250, deadline=None)
-@pytest.mark.budget(3)
+@pytest.mark.budget(3)  # 250 examples of Hypothesis
 def test_hot_partitions_do_not_starve_the_others(
     brokers: int,
     leaders: list[int],

@@ -72,7 +72,7 @@ def owners(strategy: str, partitions: int, **counts: int) -> list[str]:
     return [str(decided[TopicPartition("t", partition)]) for partition in range(len(decided))]
 
 
-def test_the_example_of_kafkas_documentation() -> None:
+def test_five_partitions_are_assigned_to_four_streams_as_in_kafkas_documentation() -> None:
     """Two consumers of two streams and five partitions."""
     assert owners("range", 5, C1=2, C2=2) == ["C1-0", "C1-0", "C1-1", "C2-0", "C2-1"]
 

@@ -238,7 +238,7 @@ def test_a_custom_partitioner_is_called_and_checked() -> None:
         ProducerSimulation(partitioner="best")
 
 
-def test_librdkafkas_partitioners_by_name() -> None:
+def test_the_hashes_of_partitioners_are_librdkafkas() -> None:
     crc32 = BY_NAME["consistent_random"]
     assert crc32 is not None
     assert crc32(TOPIC, b"123456789", None, 1000) == 0xCBF43926 % 1000

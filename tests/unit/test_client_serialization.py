@@ -161,7 +161,7 @@ def test_a_value_that_does_not_fit_its_schema_is_refused() -> None:
         s.call_blocking(call, "orders", {"id": "x"})
 
 
-def test_subject_strategies_and_schema_ids() -> None:
+def test_a_subject_follows_its_strategy_and_a_record_starts_with_its_schema_id() -> None:
     shelf = Shelf()
     order = {"id": 1, "note": None}
     by_record = AvroSerializer(shelf, ORDER, subject_name=record_name)

@@ -17,19 +17,25 @@ from ottla.client.admin_types import (
     ConfigSynonym,
     GroupListing,
     LogDirDescription,
+    Reassignment,
     ReplicaInfo,
     TopicPartition,
+    TransactionDescription,
+    TransactionListing,
 )
 from ottla.security import jaas
 from ottla.security.acls import Operation, ResourceType
 from ottla_console.cluster.access import Credentials
+from ottla_console.cluster.collector import pause_s
 from ottla_console.cluster.problems import Kind, Need, problem_of
 from ottla_console.cluster.rates import Counts, History, Point, point_between
 from ottla_console.cluster.snapshot import Part, Snapshot
 from ottla_console.pages.groups.view import groups_of
 from ottla_console.pages.overview.view import overview_of
+from ottla_console.pages.reassignments.view import reassignments_of
 from ottla_console.pages.topics import favourites
 from ottla_console.pages.topics.view import topics_of
+from ottla_console.pages.transactions.view import ongoing, transaction_of, transactions_of
 from ottla_console.views import charts, formats
 from ottla_console.views.configs import settings_table
 from ottla_console.views.tables import Column, Query, table_of
@@ -157,6 +163,64 @@ def test_groups_have_lag_and_topics_and_can_be_chosen_by_state() -> None:
     assert [row.id for row in groups_of(known, Query(others={"state": "Empty"})).table.rows] == ["idle"]
 
 
+# --- transactions, reassignments ---
+
+BROKER = NODES[0]
+
+
+def transaction(state: str, start_ms: int, timeout_ms: int = 60_000) -> TransactionDescription:
+    return TransactionDescription(BROKER, state, 1, 0, timeout_ms, start_ms, ())
+
+
+def test_transactions_that_are_over_their_time_out_come_first() -> None:
+    described = {"new": transaction("Ongoing", 100_000), "late": transaction("Ongoing", 10_000)}
+    listings = [("done", "CompleteCommit"), ("new", "Ongoing"), ("late", "Ongoing"), ("unknown", "Ongoing")]
+    listed = Part({0: tuple(TransactionListing(id_, 1, state) for id_, state in listings)}, (), 1)
+    assert ongoing(listed) == ["new", "late", "unknown"]
+    view = transactions_of(listed, Part(described, (), 1), 110_000, Query())
+    assert [(row.id, row.open_ms, row.late) for row in view.table.rows] == [
+        ("late", 100_000, True),
+        ("new", 10_000, False),
+        ("done", None, False),
+        ("unknown", None, False),
+    ]
+    assert (view.open, view.late, view.states) == (3, 1, (("CompleteCommit", 1), ("Ongoing", 3)))
+    chosen = transactions_of(
+        listed, Part(described, (), 1), 110_000, Query(others={"state": "CompleteCommit"})
+    )
+    assert [row.id for row in chosen.table.rows] == ["done"]
+
+
+def test_a_transaction_without_a_start_is_not_open() -> None:
+    assert not transaction_of("t", Part(transaction("Empty", -1), (), 1), 99).late
+    missing = problem_of(errors.TransactionalIdNotFoundError(), "it")
+    assert transaction_of("t", Part(None, (missing,), 1), 99).missing
+
+
+@pytest.mark.parametrize(
+    ("leader", "new", "copied", "left"),
+    [
+        (1000, 250, 0.25, 750),
+        (1000, 2000, 1.0, 0),
+        (0, 0, 1.0, 0),
+        (1000, None, 0.0, 1000),
+        (None, 10, None, 0),
+    ],
+)
+def test_a_reassignment_is_copied_as_far_as_the_size_of_the_new_replica(
+    leader: int | None, new: int | None, copied: float | None, left: int
+) -> None:
+    sizes = {broker: size for broker, size in ((0, leader), (2, new)) if size is not None}
+    dirs = {
+        broker: (LogDirDescription("/d", None, -1, -1, {tp("a"): ReplicaInfo(size, 0, False)}),)
+        for broker, size in sizes.items()
+    }
+    moves = {tp("a"): Reassignment((0, 1, 2), (2,), (1,))}
+    view = reassignments_of(snapshot(log_dirs=dirs), Part(moves, (), 1), Query())
+    [row] = view.table.rows
+    assert (row.staying, row.adding, row.removing, row.copied, view.bytes) == ((0,), (2,), (1,), copied, left)
+
+
 # --- rates ---
 
 
@@ -180,6 +244,16 @@ def test_rates_count_what_has_grown_in_partitions_of_both_collections() -> None:
 def test_rates_are_unknown_where_a_collection_lacks_them() -> None:
     point = point_between(Counts(0.0, {tp("a"): 1}), Counts(1.0))
     assert (point.records_in, point.bytes_in, point.records_out) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "away", "pause"),
+    [(0.1, False, 5.0), (2.0, False, 18.0), (30.0, False, 60.0), (7.0, True, 5.0)],
+)
+def test_a_collector_rests_nine_times_its_work_but_not_after_waiting_for_a_broker(
+    duration_s: float, away: bool, pause: float
+) -> None:
+    assert pause_s(duration_s, 5.0, away=away) == pause
 
 
 def test_the_history_is_bounded() -> None:

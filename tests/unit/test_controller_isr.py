@@ -63,7 +63,7 @@ def test_a_repeated_request_is_answered_as_if_new_without_a_write() -> None:
     ],
     ids=str,
 )
-def test_a_change_is_refused(asked: dict[str, Any], error: ErrorCode) -> None:
+def test_a_change_of_the_isr_is_refused_with_kafkas_error(asked: dict[str, Any], error: ErrorCode) -> None:
     simulation = three()
     simulation.ask_isr([1, 2])
     simulation.alive(2, 3)

@@ -35,7 +35,7 @@ def test_added_partitions_continue_the_topics_round_robin() -> None:
     assert list(added) == [2, 3]
 
 
-def test_racks_alternate() -> None:
+def test_the_order_of_brokers_alternates_their_racks() -> None:
     racks = {0: "a", 1: "b", 2: "c", 3: "a", 4: "b", 5: "a"}
     assert alternate_racks(racks) == [0, 1, 2, 3, 4, 5]
     assert alternate_racks({0: "a", 1: "a", 2: "b", 3: "b"}) == [0, 2, 1, 3]

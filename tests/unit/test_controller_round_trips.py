@@ -86,7 +86,7 @@ def led_by(cluster: Cluster, topics: int) -> set[int | None]:
 
 
 @pytest.mark.parametrize("partitions", [PER_TOPIC, 2_000])
-def test_failover_from_a_dead_controller(partitions: int) -> None:
+def test_a_failover_takes_as_many_round_trips_for_few_partitions_as_for_many(partitions: int) -> None:
     async def scenario() -> None:
         async with distant_cluster() as cluster:
             await with_partitions(cluster, partitions)
@@ -103,7 +103,7 @@ def test_failover_from_a_dead_controller(partitions: int) -> None:
     run(scenario)
 
 
-def test_elections_after_the_death_of_a_broker() -> None:
+def test_elections_after_the_death_of_a_broker_take_few_round_trips() -> None:
     async def scenario() -> None:
         async with distant_cluster() as cluster:
             await with_partitions(cluster, 1_000)
@@ -117,7 +117,7 @@ def test_elections_after_the_death_of_a_broker() -> None:
     run(scenario)
 
 
-def test_controlled_shutdown_of_a_broker() -> None:
+def test_a_controlled_shutdown_takes_few_round_trips() -> None:
     async def scenario() -> None:
         async with distant_cluster() as cluster:
             await with_partitions(cluster, 1_000)
@@ -134,7 +134,7 @@ def test_controlled_shutdown_of_a_broker() -> None:
     run(scenario)
 
 
-def test_one_alter_partition_request_for_many_isrs() -> None:
+def test_a_request_that_changes_many_isrs_takes_few_round_trips() -> None:
     async def scenario() -> None:
         async with distant_cluster() as cluster:
             await with_partitions(cluster, 600)

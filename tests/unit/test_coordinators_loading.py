@@ -233,7 +233,7 @@ def test_offsets_in_a_transaction_count_once_it_is_committed(
     run()
 
 
-def test_of_a_transaction_and_a_later_commit_the_later_record_wins() -> None:
+def test_the_later_record_of_a_transaction_and_a_commit_wins() -> None:
     @scenario
     async def run() -> None:
         key = records.offset_key("g", ("t", 0))

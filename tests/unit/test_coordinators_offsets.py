@@ -20,7 +20,7 @@ NOTHING = (-1, ErrorCode.NONE)
 
 
 @scenario
-async def test_what_a_member_commits_can_be_fetched() -> None:
+async def test_offsets_that_a_member_commits_can_be_fetched() -> None:
     simulation = await SimulatedGroups().started()
     (one,) = await simulation.members(1)
     assert await simulation.committed() == NOTHING
@@ -272,7 +272,7 @@ async def test_an_offset_with_a_commit_in_flight_does_not_expire() -> None:
 
 
 @scenario
-async def test_what_expired_stays_gone_on_the_next_coordinator() -> None:
+async def test_expired_offsets_stay_deleted_on_the_next_coordinator() -> None:
     simulation = await SimulatedGroups(offsets_retention_minutes=60).started()
     (one,) = await simulation.members(1)
     await one.commit(1)

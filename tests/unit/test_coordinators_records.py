@@ -17,14 +17,14 @@ def text(value: str) -> bytes:
     return struct.pack(">h", len(value)) + value.encode()
 
 
-def test_an_offsets_key() -> None:
+def test_the_key_of_an_offset_has_kafkas_bytes() -> None:
     key = records.offset_key("grp", ("topic", 7))
     assert key == b"\x00\x01" + text("grp") + text("topic") + struct.pack(">i", 7)
     assert records.parse_key(key) == records.OffsetRecordKey("grp", ("topic", 7))
     assert records.parse_key(b"\x00\x00" + key[2:]) == records.OffsetRecordKey("grp", ("topic", 7))
 
 
-def test_a_groups_key() -> None:
+def test_the_key_of_a_group_has_kafkas_bytes() -> None:
     key = records.group_key("grp")
     assert key == b"\x00\x02" + text("grp")
     assert records.parse_key(key) == records.GroupRecordKey("grp")

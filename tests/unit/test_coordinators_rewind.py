@@ -266,7 +266,7 @@ async def test_a_rewind_of_an_empty_group_is_a_plain_commit() -> None:
 
 
 @scenario
-async def test_a_group_whose_members_left_before_their_first_rebalance_ended() -> None:
+async def test_a_group_whose_members_left_before_its_first_rebalance_ended_is_rewound() -> None:
     simulation = await SimulatedGroups(group_initial_rebalance_delay_ms=3_000).started()
     client = simulation.client("c")
     joining = client.joining()

@@ -160,7 +160,7 @@ def test_the_last_commit_that_is_written_counts() -> None:
 
 
 @scenario
-async def test_refused_commits() -> None:
+async def test_a_transactional_commit_is_refused_with_kafkas_error() -> None:
     simulation = await SimulatedGroups().started()
     assert await in_transaction(simulation, 5, topic="missing") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert await in_transaction(simulation, 5, metadata="x" * 5000) is ErrorCode.OFFSET_METADATA_TOO_LARGE

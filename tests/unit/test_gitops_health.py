@@ -72,7 +72,7 @@ def sim() -> OperatorSimulation:
     return sim
 
 
-def test_what_is_ready_is_healthy(sim: OperatorSimulation) -> None:
+def test_a_ready_resource_is_healthy(sim: OperatorSimulation) -> None:
     for key in ("BrokerCluster/demo", "Topic/orders"):
         assert argo_cd(object_of(sim, key))[0] == "Healthy"
         assert flux(object_of(sim, key)) == "Current"
@@ -90,7 +90,7 @@ def test_a_new_generation_progresses_until_the_operator_has_seen_it(sim: Operato
     assert flux(object_of(sim, "Topic/orders")) == "Current"
 
 
-def test_what_waits_for_a_person_is_degraded_with_the_reason(sim: OperatorSimulation) -> None:
+def test_a_resource_that_waits_for_a_person_is_degraded_with_the_reason(sim: OperatorSimulation) -> None:
     sim.apply_topic("copy", topicName="orders")
     sim.reconcile()
     status, message = argo_cd(object_of(sim, "Topic/copy"))

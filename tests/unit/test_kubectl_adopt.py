@@ -159,7 +159,7 @@ def test_a_dry_run_and_yaml_create_nothing(kubectl: FakeKubectl, flags: str) -> 
         ("adopt demo orders", 0, "nothing to adopt"),
     ],
 )
-def test_what_to_adopt_must_be_said(kubectl: FakeKubectl, typed: str, code: int, message: str) -> None:
+def test_an_adoption_needs_names_or_all(kubectl: FakeKubectl, typed: str, code: int, message: str) -> None:
     done = CliRunner().invoke(command.main, typed.split())
     assert (done.exit_code, message in done.output) == (code, True)
     assert kubectl.created == []

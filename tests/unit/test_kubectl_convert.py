@@ -353,7 +353,7 @@ def test_each_field_is_noted_or_decides_the_result(text: str) -> None:
     assert silent == []
 
 
-def test_what_a_cluster_becomes() -> None:
+def test_a_kafka_becomes_a_broker_cluster() -> None:
     done = convert(documents(CLUSTER))
     cluster = result(done, "BrokerCluster/shop")
     assert cluster["metadata"] == {
@@ -606,7 +606,7 @@ def test_the_results_can_have_another_namespace(changes: Path) -> None:
     assert topic["metadata"]["namespace"] == "new"
 
 
-def test_what_is_no_resource_of_strimzi_fails(changes: Path) -> None:
+def test_a_document_that_is_no_resource_of_strimzi_fails(changes: Path) -> None:
     done = run("-f", "-", stdin="kind: ConfigMap\n---\n- a\n")
     assert done.exit_code == 1
     assert "ConfigMap: is no resource of Strimzi, and is left out" in done.stderr

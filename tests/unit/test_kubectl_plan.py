@@ -19,7 +19,7 @@ from ottla_operator.kubernetes.api import _PLURALS, NotFound
 from ottla_operator.resources import API_VERSION
 from tests.worlds.kubernetes_simulation import NAMESPACE, KubernetesSimulation
 
-pytestmark = pytest.mark.budget(8)
+pytestmark = pytest.mark.budget(8)  # whole reconciliations over a model of the cluster
 
 _KINDS = {plural: kind for kind, (_, plural) in _PLURALS.items()}
 _ORDERS = {
@@ -214,7 +214,9 @@ def test_zookeeper_servers_are_replaced_in_the_order_of_the_operator(tmp_path: P
         ({"replicas": 0.5}, "spec.replicas"),
     ],
 )
-def test_what_an_apply_refuses_is_an_error(tmp_path: Path, spec: dict[str, Any], refused: str) -> None:
+def test_a_resource_that_an_apply_refuses_is_an_error(
+    tmp_path: Path, spec: dict[str, Any], refused: str
+) -> None:
     code, output = plan(a_cluster(), tmp_path, **spec)
     assert code == 2
     assert f"refused: BrokerCluster/demo: {refused}" in output
@@ -234,7 +236,7 @@ def test_a_broker_that_does_not_exist_cannot_fail(tmp_path: Path) -> None:
     assert "broker 7 does not exist" in output
 
 
-def test_what_the_caller_may_not_read_is_a_note(tmp_path: Path) -> None:
+def test_an_object_that_the_caller_may_not_read_is_a_note(tmp_path: Path) -> None:
     sim = a_cluster(listeners=[{"name": "tls", "port": 9093, "tls": True}])
     kubectl = KubectlOver(sim)
     kubectl.refused.add("Secret")

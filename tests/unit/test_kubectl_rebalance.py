@@ -94,7 +94,7 @@ def test_only_the_current_proposal_can_be_approved() -> None:
     assert kubectl.set == ["approve:rebalance-7"]
 
 
-def test_what_is_proposed_or_in_progress_can_be_cancelled() -> None:
+def test_a_rebalance_can_be_cancelled_as_a_proposal_and_in_progress() -> None:
     assert invoke(FakeKubectl(), "--cancel")[0] == 1
     kubectl = FakeKubectl({"phase": "Moving", "proposal": PROPOSAL})
     assert invoke(kubectl, "--cancel")[0] == 0
@@ -102,9 +102,9 @@ def test_what_is_proposed_or_in_progress_can_be_cancelled() -> None:
 
 
 @pytest.mark.parametrize(("count", "text"), [(999, "999 B"), (1500, "1.5 kB"), (2 * 10**12, "2.0 TB")])
-def test_sizes(count: int, text: str) -> None:
+def test_sizes_are_printed_with_decimal_units(count: int, text: str) -> None:
     assert size_text(count) == text
 
 
-def test_durations() -> None:
+def test_durations_are_printed_with_two_units_at_most() -> None:
     assert [duration_text(s) for s in (5, 65, 5400)] == ["5s", "1m05s", "1h30m"]

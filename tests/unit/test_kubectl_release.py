@@ -44,7 +44,7 @@ def test_only_the_operators_finalizer_is_removed(changes: Path) -> None:
     assert output == "shop/Topic/orders is released\n"
 
 
-def test_it_says_when_there_is_nothing_to_do(changes: Path) -> None:
+def test_a_release_without_finalizers_says_so(changes: Path) -> None:
     patches, output = release(changes, topic())
     assert not patches
     assert output == "no resource has the operator's finalizer\n"

@@ -92,7 +92,9 @@ def test_the_report_has_no_secret(parts: Callable[..., dict[str, str]]) -> None:
     assert "managedFields" not in text
 
 
-def test_what_may_not_be_read_is_named_and_the_rest_is_there(parts: Callable[..., dict[str, str]]) -> None:
+def test_objects_that_may_not_be_read_are_named_and_the_others_included(
+    parts: Callable[..., dict[str, str]],
+) -> None:
     found = parts("secrets", "nodes")
     assert found["not-read.txt"].splitlines() == [
         "objects/secrets: secrets is forbidden",

@@ -50,7 +50,7 @@ def test_a_restart_is_requested_by_an_annotation_and_not_in_the_spec(changes: Pa
     assert "rolling restart of demo requested" in output
 
 
-def test_what_waits_for_approval_is_approved(changes: Path) -> None:
+def test_restarts_that_wait_for_approval_are_approved(changes: Path) -> None:
     change, output = roll(changes, "OnApproval", {"rollout": {"targetHash": "abc"}})
     assert change == "annotate brokerclusters.ottla.dev demo ottla.dev/approve-rollout=abc --overwrite"
     assert output == "approved: demo rolls brokers to revision abc\n"

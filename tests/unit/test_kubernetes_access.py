@@ -109,7 +109,9 @@ REFUSED: list[tuple[str, Manifest, str, str]] = [
 
 
 @pytest.mark.parametrize(("type_", "configuration", "field", "message"), REFUSED)
-def test_what_does_not_fit_is_refused(type_: str, configuration: Manifest, field: str, message: str) -> None:
+def test_fields_that_do_not_fit_the_listeners_type_are_refused(
+    type_: str, configuration: Manifest, field: str, message: str
+) -> None:
     _, problems = parsed(a_listener(type_, tls=True, **configuration))
     (problem,) = problems
     assert problem.startswith(f"spec.listeners[0].configuration.{field}: ")
@@ -201,7 +203,9 @@ def test_names_are_those_that_kubernetes_allows() -> None:
     ("type_", "of_service"),
     [("cluster-ip", "ClusterIP"), ("nodeport", "NodePort"), ("loadbalancer", "LoadBalancer")],
 )
-def test_there_is_a_service_for_each_broker_and_one_for_the_bootstrap(type_: str, of_service: str) -> None:
+def test_a_listener_has_a_service_for_each_broker_and_one_for_the_bootstrap(
+    type_: str, of_service: str
+) -> None:
     """The ids need not be consecutive."""
     found = built(a_cluster(a_listener(type_)), 0, 7)
     assert set(found) == {

@@ -464,7 +464,7 @@ def test_a_listener_of_addresses_has_them_in_its_certificate() -> None:
     assert certificate(sim)["spec"]["ipAddresses"] == ["192.0.2.1"]
 
 
-def test_what_cert_manager_says_is_in_the_condition_and_the_last_certificate_stays() -> None:
+def test_a_message_of_cert_manager_is_in_the_condition_and_the_last_certificate_stays() -> None:
     sim = KubernetesSimulation()
     sim.apply_cluster(listeners=ISSUED)
     sim.reconcile_until_ready()

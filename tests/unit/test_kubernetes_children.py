@@ -293,7 +293,7 @@ def restart(item: Item) -> None:
         ("ServiceAccount", BROKERS, give_pull_secret),
     ],
 )
-def test_what_other_components_legitimately_set_stays(
+def test_fields_that_other_components_set_stay(
     sim: KubernetesSimulation, kind: str, name: str, change: Callable[[Item], None]
 ) -> None:
     sim.api.edit(kind, name, change, "somebody")

@@ -134,7 +134,7 @@ def test_a_holder_whose_lease_another_has_taken_stops() -> None:
     scenario(run)
 
 
-def test_of_two_that_see_a_free_lease_one_gets_it() -> None:
+def test_one_of_two_operators_that_see_a_free_lease_gets_it() -> None:
     async def run(operators: Operators) -> None:
         operators.api.put("Lease", NAME, {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}})
         for name in "abcde":

@@ -167,7 +167,7 @@ def test_no_pod_is_stopped_for_a_revision_that_the_api_server_refuses(
         ApiError(400, "BadRequest", 'admission webhook "x" does not support dry run'),
     ],
 )
-def test_what_a_dry_run_cannot_tell_stops_no_roll(sim: KubernetesSimulation, error: ApiError) -> None:
+def test_a_failed_dry_run_stops_no_roll(sim: KubernetesSimulation, error: ApiError) -> None:
     before = pods(sim)
     sim.api.fail = lambda verb, kind, name: error if (verb, kind) == ("create", "Pod") else None
     sim.apply_cluster(config={"queued.max.requests": 400})
@@ -267,6 +267,8 @@ def test_volumes_that_cannot_grow_are_reported_and_other_steps_continue(sim: Kub
     sim.apply_cluster(storage={"size": "2Gi", "deleteClaim": True})
     sim.reconcile()
     assert sim.condition() == ("False", "VolumeNotGrown")
+    message = next(c["message"] for c in sim.status()["conditions"] if c["type"] == "Ready")
+    assert message.startswith("spec.storage.size 2Gi: PersistentVolumeClaim data-demo-brokers-0: ")
     assert sim.condition("Available")[0] == "True"
     sim.api.delete_resource("Service", "demo-bootstrap")
     sim.reconcile()
@@ -300,7 +302,7 @@ QUOTA = {**REFERENCE, "entity": {"user": "u"}, "limits": {"producerByteRate": 1}
     ],
 )
 @pytest.mark.parametrize("before", [[], ["other/one", naming.FINALIZER], ["other/one"]])
-def test_only_what_deletes_something_in_kafka_has_a_finalizer(
+def test_only_resources_that_delete_something_in_kafka_have_a_finalizer(
     sim: KubernetesSimulation,
     kind: str,
     spec: dict[str, object],

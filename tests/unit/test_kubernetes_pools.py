@@ -127,6 +127,33 @@ def test_a_deleted_object_of_a_pool_is_created_again(sim: KubernetesSimulation, 
     assert sim.api.items[kind, name]["metadata"]["labels"]["ottla.dev/pool"] == "fast"
 
 
+def test_objects_of_a_paused_pool_are_neither_repaired_nor_changed(sim: KubernetesSimulation) -> None:
+    pods = broker_pods(sim)
+    paused = {"pause_reconciliation": "true"}
+    apply_pool(sim, replicas=3, storage={"size": "9Gi", "deleteClaim": True}, annotations=paused)
+
+    def edit(item: Any) -> None:
+        item["spec"]["template"]["spec"]["nodeSelector"] = {"a": "b"}
+
+    sim.api.edit("StatefulSet", "demo-broker-1000", edit)
+    sim.api.delete_resource("ConfigMap", "demo-broker-1001")
+    sim.api.delete_resource("StatefulSet", "demo-broker-1001")
+    for _ in range(6):
+        sim.reconcile()
+    items = sim.api.items
+    assert items["StatefulSet", "demo-broker-1000"]["spec"]["template"]["spec"]["nodeSelector"] == {"a": "b"}
+    assert ("ConfigMap", "demo-broker-1001") not in items
+    claim = items["PersistentVolumeClaim", "data-demo-broker-1000-0"]
+    assert claim["spec"]["resources"]["requests"]["storage"] == "2Gi"
+    assert not claim["metadata"].get("ownerReferences")
+    assert broker_pods(sim).items() <= pods.items()
+    assert sim.condition("ReconciliationPaused", "BrokerPool", "fast") == ("True", "Paused")
+    apply_pool(sim, replicas=3, storage={"size": "9Gi"})
+    reconcile_until_settled(sim)
+    assert "nodeSelector" not in items["StatefulSet", "demo-broker-1000"]["spec"]["template"]["spec"]
+    assert len(broker_pods(sim)) == 6
+
+
 def test_a_pool_has_its_own_resources_template_and_rack(sim: KubernetesSimulation) -> None:
     before = broker_pods(sim)
     apply_pool(
@@ -150,7 +177,7 @@ def test_a_pool_has_its_own_resources_template_and_rack(sim: KubernetesSimulatio
     assert "broker.rack" not in sim.api.items["ConfigMap", "demo-broker-1"]["data"]["server.properties"]
 
 
-def test_what_a_pool_leaves_out_is_as_in_the_cluster() -> None:
+def test_fields_that_a_pool_leaves_out_are_those_of_the_cluster() -> None:
     sim = KubernetesSimulation()
     sim.apply_cluster(resources={"requests": {"cpu": "2"}})
     apply_pool(sim, replicas=1)

@@ -12,7 +12,7 @@ from ottla_operator.kubernetes.roll_gate import RollQueue
 from ottla_operator.planning.holds import Due
 from tests.worlds.kubernetes_simulation import NAMESPACE, InMemoryApi, KubernetesSimulation
 
-pytestmark = pytest.mark.budget(4)
+pytestmark = pytest.mark.budget(4)  # rolls of three clusters on the fake API server
 
 NAMES = ("alpha", "beta", "gamma")
 NEW_IMAGE = "ottla:2"

@@ -75,7 +75,9 @@ def test_a_dynamic_time_in_milliseconds_hides_one_given_in_hours() -> None:
     ],
 )
 @pytest.mark.parametrize("per_broker", [True, False])
-def test_refused_changes(new: dict[str, str], says: str, per_broker: bool) -> None:
+def test_changes_that_need_a_restart_are_refused_with_the_reason(
+    new: dict[str, str], says: str, per_broker: bool
+) -> None:
     settings, _ = settings_of()
     with pytest.raises(ConfigRejected, match=says):
         settings.check(new, per_broker=per_broker)

@@ -34,7 +34,7 @@ def same(ours: bytes, kafkas: bytes) -> bool:
     return bool(json.loads(ours) == json.loads(kafkas))
 
 
-def test_what_kafka_wrote_is_read_and_written_back_the_same() -> None:
+def test_znodes_of_kafka_are_read_and_written_back_the_same() -> None:
     broker = znodes.decode_broker(0, BROKER, epoch=25)
     assert broker == BrokerInfo(
         0, (Endpoint("PLAINTEXT", "127.0.0.1", 19392),), "r1", 1795257518915, epoch=25

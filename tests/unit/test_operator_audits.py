@@ -151,7 +151,7 @@ def test_an_audit_that_does_not_respond_keeps_its_last_result_and_makes_the_cond
     assert audit_of(sim) is None
 
 
-def test_of_several_audits_the_worst_result_is_reported(sim: OperatorSimulation) -> None:
+def test_the_worst_result_of_several_audits_is_reported(sim: OperatorSimulation) -> None:
     run_audit(sim, "eu")
     set_report(sim, {"orders": COMPLETE})
     set_report(sim, {"orders": LOSS}, pipeline="eu")

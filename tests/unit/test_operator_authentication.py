@@ -36,7 +36,7 @@ def problems(authentication: dict[str, Any]) -> list[str]:
         {"type": "custom", "sasl": False},
     ],
 )
-def test_what_fits_together_is_valid(authentication: dict[str, Any]) -> None:
+def test_combinations_that_fit_are_valid(authentication: dict[str, Any]) -> None:
     assert problems(authentication) == []
 
 
@@ -84,7 +84,9 @@ def test_what_fits_together_is_valid(authentication: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(authentication: dict[str, Any], expected: list[str]) -> None:
+def test_combinations_that_do_not_fit_are_refused(
+    authentication: dict[str, Any], expected: list[str]
+) -> None:
     assert problems(authentication) == expected
 
 
@@ -99,7 +101,7 @@ def test_what_does_not_fit_is_refused(authentication: dict[str, Any], expected: 
         ),
     ],
 )
-def test_what_may_be_unexpected_is_a_warning(more: dict[str, Any], notes: list[str]) -> None:
+def test_unexpected_combinations_are_warnings(more: dict[str, Any], notes: list[str]) -> None:
     listener = {"name": "tokens", "port": 9094, "tls": True, "authentication": {**OAUTH, **more}}
     cluster, _ = parse_resource("BrokerCluster", {"name": "demo"}, {"replicas": 1, "listeners": [listener]})
     assert isinstance(cluster, BrokerCluster)

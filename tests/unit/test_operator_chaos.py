@@ -27,7 +27,7 @@ changes = st.one_of(
 )
 
 
-@pytest.mark.budget(5)
+@pytest.mark.budget(5)  # 40 scripts of Hypothesis, each until the cluster converges
 @settings(max_examples=40, deadline=None)
 @given(st.lists(changes, max_size=12))
 def test_any_script_of_changes_and_crashes_converges_without_a_violation(

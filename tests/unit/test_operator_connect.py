@@ -437,7 +437,7 @@ def test_a_failed_task_is_reported_with_its_causes(world: Connect, api: Simulate
     assert not any(step.startswith("restart") for step in api.steps)
 
 
-def test_what_fails_again_and_again_is_restarted_with_a_back_off(
+def test_a_connector_that_fails_repeatedly_is_restarted_with_a_back_off(
     world: Connect, api: SimulatedConnect
 ) -> None:
     assert [back_off_ms(count) // 60_000 for count in range(9)] == [0, 2, 6, 12, 20, 30, 42, 56, 60]

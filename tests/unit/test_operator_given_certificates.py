@@ -120,7 +120,7 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize(("data", "reason", "message"), UNUSABLE)
-def test_one_that_cannot_be_used_is_described_and_the_last_one_stays(
+def test_an_unusable_certificate_is_described_and_the_last_one_stays(
     data: Data | None, reason: str, message: str
 ) -> None:
     before = plan({"theirs": as_data(a_pair())})
@@ -151,7 +151,7 @@ def test_before_the_first_good_one_the_clusters_authority_issues_one_for_all_hos
     assert presented(plan({**planned.data, "theirs": as_data(pair)})) == pair
 
 
-def test_one_that_expires_soon_is_used_and_reported() -> None:
+def test_a_certificate_that_expires_soon_is_used_and_reported() -> None:
     pair = a_pair()
     found = {"theirs": as_data(pair)}
     assert not plan(found, now_ms=NOW_MS + 69 * DAY_MS).flaws

@@ -10,7 +10,7 @@ import pytest
 from ottla.simulation.runner import Plan
 from ottla_operator.simulation.scenarios import later_steps, one_await_more, simulate
 
-pytestmark = pytest.mark.budget(10)
+pytestmark = pytest.mark.budget(10)  # whole simulated clusters with the operator
 
 
 @pytest.mark.parametrize(

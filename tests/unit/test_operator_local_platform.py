@@ -274,6 +274,29 @@ def test_a_removed_broker_loses_its_volume_only_with_delete_volume(
     assert asyncio.run(fixture.platform.observe(fixture.cluster))[1] == {}
 
 
+@pytest.mark.parametrize("delete", [True, False])
+def test_each_volume_is_a_folder_and_a_removed_one_is_deleted_only_with_deleteclaim(
+    fixture: LocalPlatformFixture, delete: bool
+) -> None:
+    volumes = [{"id": 0}, {"id": 3}]
+    fixture.cluster = a_cluster(storage={"volumes": volumes, "deleteClaim": delete})
+    folder = (fixture.data / "brokers" / "0").resolve()
+    fixture.start(BrokerLaunch("two", {"volumes": "0,3"}))
+    assert FakeProcess.last.properties["log.dirs"] == f"{folder / 'data'},{folder / 'data-3'}"
+    for name in ("data", "data-3"):
+        (folder / name).mkdir()
+    fixture.stop()
+    fixture.observe()
+    fixture.start(BrokerLaunch("one", {}))
+    assert "log.dirs" not in FakeProcess.last.properties
+    assert (folder / "data").exists()
+    assert (folder / "data-3").exists() is not delete
+    fixture.stop()
+    fixture.observe()
+    asyncio.run(fixture.platform.remove_broker(fixture.cluster, 0, delete_volume=True))
+    assert list(folder.glob("data*")) == []
+
+
 def test_the_pool_of_a_broker_is_recorded_and_kept_when_the_pool_is_deleted(
     fixture: LocalPlatformFixture,
 ) -> None:

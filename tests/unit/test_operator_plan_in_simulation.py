@@ -18,7 +18,7 @@ from ottla_operator.simulation.operator import SimulatedOperator
 from ottla_operator.simulation.platform import SimulatedPlatform
 from ottla_operator.simulation.resources import SimulatedStore
 
-pytestmark = pytest.mark.budget(10)
+pytestmark = pytest.mark.budget(10)  # each plan beside the simulated cluster that carries it out
 
 _SETTING = "replica.fetch.wait.max.ms"
 _WAIT_S = 120.0

@@ -417,6 +417,80 @@ def test_a_paused_pool_keeps_its_brokers(sim: OperatorSimulation) -> None:
     assert sim.cluster.live() == {0, 1, 1000, 1001}
 
 
+def test_a_paused_pool_is_left_out_of_a_roll_and_the_cluster_goes_on(sim: OperatorSimulation) -> None:
+    sim.apply_cluster(2)
+    sim.apply_pool("fast", 2)
+    settle(sim)
+    sim.cluster.log.clear()
+    sim.apply("BrokerPool", "fast", {**REF, "replicas": 2}, pause_reconciliation="true")
+    sim.apply_cluster(2, config={"queued.max.requests": "7"})
+    sim.reconcile_until(lambda: sum(entry.startswith("start") for entry in sim.cluster.log) == 2)
+    for _ in range(20):
+        sim.reconcile()
+    assert sorted(e.split()[1] for e in sim.cluster.log if e.startswith("stop")) == ["0", "1"]
+    assert sim.condition("BrokerCluster/demo")[:2] == ("True", "AllBrokersReady")
+    status, reason, message = sim.condition("BrokerCluster/demo", "Rolling")
+    assert (status, reason) == ("False", "PoolPaused")
+    assert "broker 1000 waits for its BrokerPool, which is paused" in message
+    assert sim.condition("BrokerCluster/demo", "ConfigApplied")[:2] == ("False", "Outdated")
+    sim.apply("BrokerPool", "fast", {**REF, "replicas": 2})
+    settle(sim)
+    assert sorted(e.split()[1] for e in sim.cluster.log if e.startswith("stop")) == ["0", "1", "1000", "1001"]
+
+
+def test_a_broker_of_a_paused_pool_that_is_down_is_not_started_and_others_wait(
+    sim: OperatorSimulation,
+) -> None:
+    sim.apply_cluster(2)
+    sim.apply_pool("fast", 1)
+    settle(sim)
+    sim.apply("BrokerPool", "fast", {**REF, "replicas": 1}, pause_reconciliation="true")
+    sim.cluster.crash(1000)
+    sim.cluster.log.clear()
+    sim.apply_cluster(2, config={"queued.max.requests": "7"})
+    for _ in range(20):
+        sim.reconcile()
+    assert sim.cluster.log == []
+    sim.apply("BrokerPool", "fast", {**REF, "replicas": 1})
+    settle(sim)
+    assert {e.split()[1] for e in sim.cluster.log if e.startswith("start")} == {"0", "1", "1000"}
+
+
+def test_a_pause_stops_a_scale_down_that_has_begun(sim: OperatorSimulation) -> None:
+    sim.apply_cluster(2)
+    sim.apply_pool("fast", 2)
+    sim.apply_topic("t", partitions=8, replicas=2)
+    settle(sim)
+    sim.apply_pool("fast", 1)
+    sim.reconcile()
+    assert any(entry.startswith("reassign") for entry in sim.cluster.log)
+    sim.cluster.log.clear()
+    sim.apply("BrokerPool", "fast", {**REF, "replicas": 1}, pause_reconciliation="true")
+    for _ in range(30):
+        sim.reconcile()
+    assert not any(entry.startswith(("stop", "remove", "reassign")) for entry in sim.cluster.log)
+    assert 1001 in sim.cluster.brokers
+    sim.apply_pool("fast", 1)
+    settle(sim)
+    assert 1001 not in sim.cluster.brokers
+
+
+def test_volumes_of_a_paused_pool_are_neither_emptied_nor_replaced(sim: OperatorSimulation) -> None:
+    volumes = {"volumes": [{"id": 0}, {"id": 1}]}
+    sim.apply_cluster(2)
+    sim.apply_pool("fast", 2, storage=volumes)
+    sim.apply_topic("t", partitions=8, replicas=2)
+    settle(sim)
+    sim.cluster.log.clear()
+    sim.cluster.losses[1001] = VolumeLoss("Requested", "why")
+    spec = {**REF, "replicas": 2, "storage": {"volumes": [{"id": 0}]}}
+    sim.apply("BrokerPool", "fast", spec, pause_reconciliation="true")
+    for _ in range(20):
+        sim.reconcile()
+    assert sim.cluster.log == []
+    assert sim.condition("BrokerCluster/demo")[:2] == ("True", "AllBrokersReady")
+
+
 def test_warnings_count_the_brokers_of_pools(sim: OperatorSimulation) -> None:
     sim.apply_cluster(0, config={"default.replication.factor": "3"})
     sim.apply_pool("fast", 2)

@@ -117,7 +117,7 @@ def clusters(draw: st.DrawFn) -> tuple[Assignment, Loads, Brokers]:
     return assignment, loads, brokers
 
 
-@pytest.mark.budget(3)
+@pytest.mark.budget(3)  # 150 clusters of Hypothesis
 @settings(max_examples=150, deadline=None)
 @given(clusters())
 def test_a_plan_keeps_factors_breaks_no_hard_goal_and_takes_no_rack_away(
@@ -147,7 +147,7 @@ def test_a_plan_keeps_factors_breaks_no_hard_goal_and_takes_no_rack_away(
             assert in_after[broker] <= max(0.8 * capacity.network_in, in_before[broker]) + 1e-6
 
 
-@pytest.mark.budget(3)
+@pytest.mark.budget(3)  # 150 clusters of Hypothesis
 @settings(max_examples=150, deadline=None)
 @given(clusters())
 def test_a_plan_that_is_applied_gives_an_empty_plan(cluster: tuple[Assignment, Loads, Brokers]) -> None:
@@ -342,7 +342,7 @@ def test_a_disk_that_fills_is_relieved_and_the_time_follows_from_the_throttle() 
     assert next(b for b in proposal.after if b.goal is Goal.DISK_CAPACITY).met
 
 
-def test_what_no_plan_can_meet_is_named() -> None:
+def test_goals_that_no_plan_can_meet_are_named() -> None:
     assignment = {("t", 0): (0,), ("t", 1): (1,)}
     loads = dict.fromkeys(assignment, PartitionLoad(size=900))
     brokers = dict.fromkeys(range(2), BrokerCapacity(disk=1000.0))
@@ -407,7 +407,7 @@ def skewed(
     return assignment, loads, capacities
 
 
-@pytest.mark.budget(12)
+@pytest.mark.budget(12)  # its name says the limit
 def test_fifty_brokers_with_20000_partitions_are_planned_in_10_seconds() -> None:
     before, loads, brokers = skewed(50, 20_000, seed=16, new=5)
     began_s = time.process_time()

@@ -199,3 +199,36 @@ def test_moves_are_in_the_status_in_their_order() -> None:
     moves = moves_of(proposal)
     assert len(moves) == proposal.partitions
     assert all(topic == "t" for topic, _ in moves)
+
+
+def test_a_rebalance_over_pools_takes_replicas_to_their_racks_and_evens_out_disks() -> None:
+    world = OperatorSimulation()
+    world.loads = Skewed()
+    rebalance = {"mode": "Auto", "onScaleUp": False, "goals": ["DiskUsageDistribution"]}
+    world.apply_cluster(0, rebalance=rebalance)
+    for pool in ("east", "west"):
+        world.apply_pool(pool, 2, rack=pool)
+    world.reconcile_until(lambda: len(world.cluster.live()) == 4)
+    racks = {broker.id: broker.rack for broker in world.cluster.brokers.values()}
+    east = [broker for broker, rack in racks.items() if rack == "east"]
+    world.cluster.create_topic("hot", 8, 2, assignment=dict.fromkeys(range(8), east))
+    status = BrokerClusterStatus()
+
+    def is_done() -> bool:
+        nonlocal status
+        found = world.status()
+        assert isinstance(found, BrokerClusterStatus)
+        status = found
+        return status.rebalance is not None and status.rebalance.last is not None
+
+    world.reconcile_until(is_done)
+    assert status.rebalance is not None
+    assert status.rebalance.last is not None
+    assert status.rebalance.last.result == "Completed"
+    held = dict.fromkeys(racks, 0)
+    for partition in world.cluster.describe({}).partitions():
+        assert {racks[broker] for broker in partition.replicas} == {"east", "west"}
+        for broker in partition.replicas:
+            held[broker] += partition.partition + 1
+    assert max(held.values()) <= 1.1 * sum(held.values()) / 4
+    assert world.cluster.violations == []

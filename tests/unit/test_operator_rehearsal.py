@@ -18,7 +18,7 @@ from ottla_operator.resources.common import FENCE_ANNOTATION, HIBERNATE_ANNOTATI
 from ottla_operator.resources.loading import parse_resource
 from tests.worlds.operator_simulation import OperatorSimulation, SimulatedCluster
 
-pytestmark = pytest.mark.budget(8)
+pytestmark = pytest.mark.budget(8)  # whole reconciliations over a model of the cluster
 
 MIN_ISR = "min.insync.replicas"
 GB = 10**9
@@ -176,7 +176,7 @@ def test_a_partition_without_a_spare_replica_is_named() -> None:
     assert planned.offline["single", 0] >= 1
 
 
-def test_what_the_operator_waits_for_is_named() -> None:
+def test_conditions_that_the_operator_waits_for_are_named() -> None:
     sim = a_cluster(4)
     sim.apply_topic("orders", partitions=4, replicas=3, config={MIN_ISR: 2})
     sim.reconcile_until_ready()

@@ -475,7 +475,7 @@ def test_settings_are_converted_to_the_text_that_kafka_uses() -> None:
     ]
 
 
-def test_quantities_and_durations() -> None:
+def test_quantities_and_durations_are_parsed() -> None:
     assert [parse_quantity(q) for q in ("1", 5, "10Ki", "1.5k", "2Gi", "x", "-1")] == [
         *(1, 5, 10240, 1500, 2 * 2**30),
         *(None, None),

@@ -299,7 +299,7 @@ def clusters(draw: st.DrawFn) -> tuple[int, list[tuple[list[int], int]]]:
     return size, topics
 
 
-@pytest.mark.budget(5)
+@pytest.mark.budget(5)  # 60 rolls of Hypothesis
 @settings(max_examples=60, deadline=None)
 @given(clusters(), st.lists(st.tuples(st.integers(1, 60), st.integers(0, 5)), max_size=3))
 def test_a_roll_with_random_crashes_ends_without_a_violation(

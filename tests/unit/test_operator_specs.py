@@ -106,7 +106,7 @@ def test_the_condition_says_when_the_last_valid_spec_is_not_ready_either(sim: Ku
     assert "; the last valid spec stays in force, and is not Ready: " in message_of(sim)
 
 
-def test_what_an_older_operator_has_not_recorded_is_recorded(sim: KubernetesSimulation) -> None:
+def test_fields_that_an_older_operator_did_not_record_are_recorded(sim: KubernetesSimulation) -> None:
     status: Item = sim.api.items["BrokerCluster", "demo"]["status"]
     del status["lastValidSpec"]
     sim.reconcile()

@@ -182,7 +182,7 @@ def test_a_topic_deleted_during_moves_does_not_block_them() -> None:
     assert cluster.throttles == {}
 
 
-@pytest.mark.budget(3)
+@pytest.mark.budget(3)  # 25 moves of Hypothesis with faults
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(

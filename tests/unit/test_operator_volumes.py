@@ -272,6 +272,15 @@ def test_a_volume_that_comes_back_during_the_drain_stays(sim: OperatorSimulation
     assert not any(entry.startswith("stop") for entry in sim.cluster.log)
 
 
+def test_a_volume_that_is_removed_while_a_broker_restarts_is_emptied_first(sim: OperatorSimulation) -> None:
+    sim.apply_cluster(storage=storage(0, 1), config={"queued.max.requests": "9"})
+    sim.reconcile_until(lambda: sim.cluster.brokers[1].state == "Stopped")
+    sim.apply_cluster(storage=storage(0), config={"queued.max.requests": "9"})
+    sim.reconcile_until_ready()
+    assert sim.cluster.violations == []
+    assert any(entry == "move 4 replicas of broker 1 off volume 1" for entry in sim.cluster.log)
+
+
 def test_a_topic_that_comes_between_is_moved_before_its_broker_restarts(sim: OperatorSimulation) -> None:
     sim.apply_cluster(storage=storage(0))
     sim.reconcile_until(lambda: "stop 1" in sim.cluster.log)

@@ -68,7 +68,7 @@ def test_a_window_stays_open_while_a_record_of_it_is_on_its_way() -> None:
     assert (window.acknowledged, window.in_flight, window.closed, window.numbers) == (1, 1, False, None)
 
 
-def test_what_was_not_acknowledged_is_not_among_the_numbers() -> None:
+def test_records_without_acknowledgement_are_not_counted() -> None:
     counts = counter()
     for fate in ("failed", "delivered", "delivered", "failed", "delivered"):
         send(counts, "a", 0, fate)
@@ -262,7 +262,7 @@ def test_a_window_that_contradicts_itself_is_refused(change: dict[str, object], 
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{", b"[]", b"3", b"\xff"])
-def test_what_is_no_object_is_refused(value: bytes | None) -> None:
+def test_a_value_that_is_no_object_is_refused(value: bytes | None) -> None:
     with pytest.raises(EventError):
         read(value)
 
@@ -327,7 +327,7 @@ def test_a_report_that_did_not_arrive_is_made_again_as_it_was() -> None:
     assert (last.report, last.final, last.receipts[0].first, last.receipts[0].bits) == (1, True, 0, 2)
 
 
-def test_what_was_taken_away_or_given_out_again_counts_as_often_as_it_was_processed() -> None:
+def test_records_of_lost_partitions_count_as_often_as_they_were_processed() -> None:
     counts = receipts()
     counts.delivered("a", 0, 0, headers(0))
     counts.delivered("a", 1, 0, headers(1))

@@ -181,7 +181,7 @@ def landed_batches(folder: Path, count: int) -> list[str]:
     return sorted(f"batch {n} event_date=2013-01-01/topic={topic}" for n in range(count) for topic in "ab")
 
 
-def test_who_follows_the_manifest_sees_each_row_once_wherever_a_compaction_dies(tmp_path: Path) -> None:
+def test_readers_of_the_manifest_see_each_row_once_wherever_a_compaction_dies(tmp_path: Path) -> None:
     whole = landed_batches(tmp_path / "model", 3)
     files = PlainFiles()
     compact(CommitLog(files, str(tmp_path / "model" / "lake"), str(tmp_path / "model" / "dead")), 0)

@@ -33,7 +33,7 @@ NUMBERS = st.one_of(st.integers(0, 300), st.integers(BITS - 100, BITS + 100))
     st.lists(NUMBERS),
     st.lists(st.tuples(st.sampled_from([0, 1, 70, BITS - 200]), st.integers(0, 150)), max_size=5),
 )
-def test_what_was_seen_is_told_as_sets_tell_it(numbers: list[int], raw: list[tuple[int, int]]) -> None:
+def test_a_bitmap_counts_numbers_as_sets_do(numbers: list[int], raw: list[tuple[int, int]]) -> None:
     found, at, ranges = number_bitmap.bitmap_of(numbers), 0, []
     for gap, length in raw:
         ranges.append((at + gap, at + gap + length))
@@ -147,7 +147,7 @@ def test_a_copy_is_found_across_batches(audit: Audit) -> None:
     assert (audit.lake().status, audit.lake().duplicated) == ("duplicated", 1)
 
 
-def test_what_lacks_is_pending_until_the_tier_was_read_beyond_its_grace(audit: Audit) -> None:
+def test_missing_records_are_pending_until_the_tier_was_read_beyond_its_grace(audit: Audit) -> None:
     audit.ledger.add_events([event(0, window(3))])
     audit.both(held(0, 1))
     assert {tier: row.status for (_, tier), row in audit.rows(MINUTE_MS + 1_000).items()} == {
@@ -219,7 +219,7 @@ def test_events_read_twice_or_out_of_order_change_nothing(audit: Audit) -> None:
     assert audit.lake().status == "complete"
 
 
-def test_what_comes_for_a_complete_window_are_copies_unless_they_are_another_producers(audit: Audit) -> None:
+def test_records_of_a_complete_window_are_copies_unless_another_producer_wrote_them(audit: Audit) -> None:
     audit.ledger.add_events([event(0, window(2))])
     audit.both(held(0, 1))
     assert audit.lake().status == "complete"
@@ -364,7 +364,7 @@ def test_a_consumers_event_is_added_once_however_often_it_was_published(apps: Ap
     assert problems(apps.ledger) == ["1 audit events of c/1 were published but not read"]
 
 
-def test_what_an_application_processed_again_is_counted_and_a_difference_for_exactly_once_alone(
+def test_records_processed_again_are_counted_and_differ_for_exactly_once_only(
     apps: Applications,
 ) -> None:
     apps.process(processed(0, receipt(*range(10), copies=1)), processed(1, receipt(3, 4)))
@@ -386,7 +386,7 @@ def test_an_application_is_held_to_the_topics_that_it_reads_under_the_names_of_t
     assert [row.tier for row in rows if row.topic == "b"] == ["brokers", "once", "copy"]
 
 
-def test_what_an_application_rejected_was_processed(apps: Applications) -> None:
+def test_records_that_an_application_rejected_are_processed(apps: Applications) -> None:
     apps.process(processed(0, receipt(*range(10), rejected=3)), processed(1, receipt(9, rejected=1)))
     row = apps.row("billing")
     assert (row.status, row.counted, row.rejected, row.missing) == ("complete", 11, 4, 0)

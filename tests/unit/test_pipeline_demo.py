@@ -148,7 +148,7 @@ def test_all_is_well_though_the_group_read_some_again() -> None:
         (replace(GOOD, failover=Failover(problem="NoTarget: x")), "NoTarget"),
     ],
 )
-def test_what_went_wrong_is_told(outcome: Outcome, problem: str) -> None:
+def test_a_failed_step_is_reported(outcome: Outcome, problem: str) -> None:
     assert len(outcome.problems()) == 1
     assert problem in outcome.problems()[0]
 

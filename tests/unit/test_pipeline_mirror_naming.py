@@ -30,7 +30,7 @@ def test_a_topic_gets_the_alias_of_its_cluster_in_front() -> None:
 @pytest.mark.parametrize(
     "topic", ["west.orders", "north.west.orders", "west.north.orders", "__consumer_offsets"]
 )
-def test_what_came_from_the_target_or_is_internal_is_left_out(topic: str) -> None:
+def test_topics_of_the_target_and_internal_topics_are_left_out(topic: str) -> None:
     assert EAST_TO_WEST.excludes(topic)
     with pytest.raises(NameRefused, match=re.escape(topic)):
         EAST_TO_WEST.check_named([topic])

@@ -83,7 +83,7 @@ def test_a_group_is_moved_forward_only_and_not_before_the_first_record() -> None
     assert offsets_to_commit(wanted, present, {("t", 3): 7}) == {("t", 1): 5, ("t", 3): 7}
 
 
-def test_which_groups_are_carried_over() -> None:
+def test_groups_are_carried_over_by_pattern() -> None:
     wanted = GroupFilter("app-.*|lone", ("app-x",))
     assert [g for g in ("app-a", "app-x", "lone", "alone", "ottla-mirror-a") if wanted.accepts(g)] == [
         "app-a",
@@ -97,12 +97,12 @@ def test_a_position_survives_its_commit() -> None:
 
 
 @pytest.mark.parametrize("metadata", [None, "", "{}", "[]", "x", '{"source":"a","target":"b","number":"x"}'])
-def test_somebody_elses_commit_is_no_position(metadata: str | None) -> None:
+def test_a_commit_of_another_application_is_no_position(metadata: str | None) -> None:
     with pytest.raises(PositionRefused, match="not written by a mirror"):
         Position.parse(7, metadata)
 
 
-def test_where_to_go_on() -> None:
+def test_a_mirror_resumes_only_at_positions_of_its_own_topics() -> None:
     found = Position(LINEAGE, 7, 3)
     assert resume_position(None, LINEAGE, "t-0") == Position(LINEAGE)
     assert resume_position(found, LINEAGE, "t-0") == found
@@ -187,7 +187,7 @@ def test_executors_are_sent_certificates_and_not_the_names_of_the_drivers_files(
         ({"kafka": {"bootstrap": "w:1"}}, "m.yaml: kafka: unknown key"),
     ],
 )
-def test_what_cannot_work_is_refused_with_its_path(more: dict[str, Any], told: str) -> None:
+def test_a_configuration_that_cannot_work_is_refused_with_its_path(more: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError) as refused:
         validate(raw(**more), MirrorConfig, "m.yaml")
     assert told in str(refused.value)

@@ -109,7 +109,7 @@ def test_nothing_is_read_again_where_the_mirror_alone_writes(transactions: list[
         assert not again, offset
 
 
-def test_of_many_transactions_the_latest_are_all_kept_and_older_ones_ever_fewer() -> None:
+def test_positions_of_the_latest_transactions_are_kept_and_ever_fewer_of_older_ones() -> None:
     slots: dict[str, int] = {}
     total = 100_000
     for number in range(total):

@@ -50,7 +50,7 @@ def test_a_function_is_of_a_module_a_file_or_the_source(given: str, source: str 
         ("a b", SOURCE),
     ],
 )
-def test_another_is_refused(given: str, source: str | None) -> None:
+def test_a_function_that_cannot_be_found_is_refused(given: str, source: str | None) -> None:
     with pytest.raises(ConfigError, match="function: "):
         validate({**GOOD, "function": given, "source": source}, PythonConfig, "job.yaml")
 
@@ -68,7 +68,7 @@ def test_functions_are_found_wherever_they_are(tmp_path: Path, monkeypatch: pyte
         assert function(3.5) == 3.5
 
 
-def test_what_a_file_hands_to_spark_needs_no_file(tmp_path: Path) -> None:
+def test_functions_of_a_file_reach_spark_without_the_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(SOURCE)
     text = cloudpickle.dumps(function_of(f"{file}:total", None))  # type: ignore[no-untyped-call]

@@ -26,7 +26,7 @@ def test_a_cluster_that_is_not_there_is_told_address_by_address() -> None:
 
 
 @pytest.mark.parametrize("bootstrap", ["", "host", "host:", ":1", "host:0", "host:99999", "host:x"])
-def test_what_is_no_bootstrap_list_is_refused(bootstrap: str) -> None:
+def test_a_text_that_is_no_bootstrap_list_is_refused(bootstrap: str) -> None:
     with pytest.raises(errors.BrokersUnreachable, match=r"must be HOST:PORT\[,HOST:PORT"):
         errors.check_reachable(bootstrap)
 

@@ -125,12 +125,12 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("name", FITTING)
-def test_it_may_follow(name: str) -> None:
+def test_a_compatible_schema_may_follow(name: str) -> None:
     assert kinds(*FITTING[name]) == set()
 
 
 @pytest.mark.parametrize("name", UNFIT)
-def test_it_may_not_follow(name: str) -> None:
+def test_an_incompatible_schema_may_not_follow(name: str) -> None:
     reader, writer, kind = UNFIT[name]
     assert kind in kinds(reader, writer)
 
@@ -162,7 +162,7 @@ def test_schemas_of_other_names_are_followed() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "3", "[]", "{", '{"type":"x"}', '{"minimum":"1"}', '{"maximum":NaN}'])
-def test_what_is_no_schema_is_told_from_one(text: str) -> None:
+def test_a_text_that_is_no_schema_is_told_from_one(text: str) -> None:
     with pytest.raises(InvalidSchema):
         json_schema.parse(text, {})
 
@@ -231,7 +231,9 @@ def schemas(draw: Any, depth: int = 1) -> Any:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(schemas(), schemas(), st.lists(VALUES, min_size=5, max_size=10))
-def test_what_may_follow_accepts_all_that_was_accepted(one: Any, other: Any, values: list[Any]) -> None:
+def test_a_compatible_schema_accepts_all_that_the_former_accepted(
+    one: Any, other: Any, values: list[Any]
+) -> None:
     union, both = {"anyOf": [one, other]}, {"allOf": [one, other]}
     for reader, writer, wider in ((one, other, False), (union, one, True), (one, both, True)):
         if kinds(reader, writer):

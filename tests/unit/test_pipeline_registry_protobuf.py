@@ -127,7 +127,7 @@ def test_a_descriptor_as_pythons_clients_send_it_is_the_text_that_javas_send(mod
         ("message M { " + "message N { " * 200 + "}" * 201, "nest"),
     ],
 )
-def test_what_is_no_schema_is_refused_with_the_reason(text: str, reason: str) -> None:
+def test_a_text_that_is_no_schema_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(InvalidSchema, match=reason) as refused:
         proto_schema.parse(text, {})
     assert "/tmp" not in str(refused.value)
@@ -227,13 +227,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", FITTING)
-def test_what_may_follow(case: str) -> None:
+def test_a_compatible_schema_may_follow(case: str) -> None:
     reader, writer = FITTING[case]
     assert kinds(reader, writer) == set()
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_may_not_follow(case: str) -> None:
+def test_an_incompatible_schema_may_not_follow(case: str) -> None:
     reader, writer, expected = REFUSED[case]
     assert kinds(reader, writer) == expected
 

@@ -179,7 +179,7 @@ def test_a_global_level_holds_where_a_subject_has_none(desk: Desk) -> None:
     assert desk.register("s", record("p")) == 3
 
 
-def test_what_is_no_schema_is_refused(desk: Desk) -> None:
+def test_a_text_that_is_no_schema_is_refused(desk: Desk) -> None:
     for wanted in (
         SchemaRequest(""),
         SchemaRequest("{"),
@@ -240,7 +240,7 @@ def test_a_schema_may_use_another_one_and_keeps_it_alive(desk: Desk) -> None:
     assert desk.state.subjects == {}
 
 
-def test_what_a_reference_leads_to_takes_part_in_compatibility(desk: Desk) -> None:
+def test_referenced_schemas_take_part_in_compatibility(desk: Desk) -> None:
     desk.level("money", "NONE")
     desk.register("money", MONEY)
     desk.register("money", MONEY.replace("long", "string"))
@@ -276,7 +276,7 @@ def test_a_deleted_schema_that_comes_again_has_its_id_and_a_new_version(desk: De
     ]
 
 
-def test_only_what_is_deleted_softly_is_deleted_for_good(desk: Desk) -> None:
+def test_only_a_softly_deleted_schema_can_be_deleted_permanently(desk: Desk) -> None:
     desk.register("s", record("x"))
     refused(40405, lambda: desk.delete("s", permanent=True))
     refused(40407, lambda: desk.delete("s", 1, permanent=True))

@@ -72,7 +72,7 @@ async def started() -> Store:
     return store
 
 
-def test_it_starts_on_a_topic_that_was_just_created(new_topic: type[NewTopicConsumer]) -> None:
+def test_a_store_starts_on_a_topic_that_was_just_created(new_topic: type[NewTopicConsumer]) -> None:
     new_topic.failures = [
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.UNKNOWN_TOPIC_OR_PART,

@@ -28,7 +28,7 @@ def get(port: int, path: str) -> bytes:
         return body
 
 
-def test_it_answers(port: int) -> None:
+def test_the_port_answers_with_status_and_health(port: int) -> None:
     assert get(port, "/status") == b'{"phase": "running"}'
     assert get(port, "/healthz") == b"ok\n"
 

@@ -113,7 +113,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("raw", "what"), WRONG, ids=[what for _, what in WRONG])
-def test_what_cannot_be_is_refused(raw: dict[str, Any], what: str) -> None:
+def test_an_impossible_declaration_is_refused(raw: dict[str, Any], what: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read(raw)
     assert what in str(refused.value)

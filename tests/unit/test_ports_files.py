@@ -96,7 +96,7 @@ def test_directories_have_names_and_are_renamed_with_their_files(files: Files, t
     assert not files.exists(tmp_path / "c")
 
 
-def test_what_does_not_exist_is_not_found(files: Files, tmp_path: Path) -> None:
+def test_a_missing_file_is_not_found(files: Files, tmp_path: Path) -> None:
     none = tmp_path / "none"
     for call in (files.open, files.stat, files.unlink, files.listdir, files.rmtree):
         with pytest.raises(FileNotFoundError):

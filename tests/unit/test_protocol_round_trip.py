@@ -87,7 +87,7 @@ def test_a_large_array_of_numbers_is_decoded_in_steps() -> None:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_round_trips_with_values_of_hypothesis(data: st.DataObject) -> None:
+def test_any_values_survive_a_round_trip(data: st.DataObject) -> None:
     cls, version = data.draw(st.sampled_from(CASES))
     sample = data.draw(strategy(cls, version))
     # In the middle of a buffer, as messages lie in a frame.

@@ -2,39 +2,12 @@
 
 from __future__ import annotations
 
-import struct
-from zlib import crc32
-
 import pytest
 
-from ottla.protocol.compression import Codec, compress
+from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.legacy_records import codec_of_message, decode_message_set, iter_messages
-
-
-def message(
-    magic: int,
-    offset: int,
-    key: bytes | None,
-    value: bytes | None,
-    *,
-    timestamp: int = 1000,
-    attributes: int = 0,
-) -> bytes:
-    body = struct.pack(">bb", magic, attributes)
-    if magic == 1:
-        body += struct.pack(">q", timestamp)
-    for data in (key, value):
-        body += struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
-    body = struct.pack(">I", crc32(body)) + body
-    return struct.pack(">qi", offset, len(body)) + body
-
-
-def wrapped(magic: int, codec: Codec, offset: int, inner: bytes, attributes: int = 0) -> bytes:
-    data = bytearray(compress(codec, inner))
-    if codec is Codec.LZ4 and magic == 0:
-        data[6] ^= 0x55  # the wrong checksum that old clients wrote
-    return message(magic, offset, None, bytes(data), timestamp=4000, attributes=codec | attributes)
+from tests.legacy_messages import message, wrapped
 
 
 @pytest.mark.parametrize("magic", [0, 1])

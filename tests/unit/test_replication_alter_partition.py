@@ -99,7 +99,9 @@ def test_a_change_that_is_already_made_completes_under_the_present_epoch(cluster
         (ErrorCode.UNKNOWN_SERVER_ERROR, True, False),
     ],
 )
-def test_refusals(cluster: Cluster, error: ErrorCode, asks_again: bool, is_rejected: bool) -> None:
+def test_a_refused_change_of_the_isr_is_dropped_or_asked_for_again_by_its_error(
+    cluster: Cluster, error: ErrorCode, asks_again: bool, is_rejected: bool
+) -> None:
     again = apply_response(proposals_of(cluster), answer(error), cluster.now_ms)
     assert bool(again) == asks_again
     assert (cluster.leader.isr_change is None) == is_rejected

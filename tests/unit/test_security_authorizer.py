@@ -85,7 +85,9 @@ def made(*rows: AclRow, allow_if_no_acl: bool = False) -> AclAuthorizer:
         ([on("flights", Op.READ), on("flights", Op.DESCRIBE, DENY)], Op.READ, True),
     ],
 )
-def test_what_alice_may_do_with_flights(rows: list[AclRow], operation: Operation, allowed: bool) -> None:
+def test_acls_allow_and_deny_operations_on_a_topic(
+    rows: list[AclRow], operation: Operation, allowed: bool
+) -> None:
     assert made(*rows).allows(ALICE, HERE, operation, TOPIC, "flights") is allowed
 
 
@@ -198,7 +200,7 @@ def test_names_are_kafkas() -> None:
     assert Op.named("Levitate") is Op.of(99) is Op.UNKNOWN
 
 
-def test_settings_of_the_authorizer() -> None:
+def test_settings_choose_the_authorizer_and_its_super_users() -> None:
     assert authorizer.make_authorizer({}) is None
     for name in authorizer.CLASSES:
         given = {"authorizer.class.name": name, "super.users": "User:root; User:CN=x,O=y;"}

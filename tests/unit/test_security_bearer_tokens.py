@@ -257,7 +257,7 @@ def test_a_failure_of_the_application_is_told(provider: Any, kind: type[Exceptio
 
 
 @pytest.mark.parametrize("provider", [7, "tokens"])
-def test_what_gives_no_tokens_is_refused(provider: object) -> None:
+def test_a_source_without_tokens_is_refused(provider: object) -> None:
     with pytest.raises(errors.ConfigError, match=r"sasl\.oauth\.token\.provider"):
         ClientConfig.of(bootstrap_servers="x:1", sasl_oauth_token_provider=provider)
 
@@ -322,9 +322,7 @@ def test_a_token_is_asked_for_by_client_credentials(monkeypatch: pytest.MonkeyPa
     "answer",
     [400, 401, 404, b"", b"[]", b"7", b'{"token": "x"}', b'{"access_token": 7}', b'{"access_token": " "}'],
 )
-def test_what_does_not_get_better_is_told_at_once(
-    monkeypatch: pytest.MonkeyPatch, answer: bytes | int
-) -> None:
+def test_a_permanent_error_is_raised_at_once(monkeypatch: pytest.MonkeyPatch, answer: bytes | int) -> None:
     server = FakeServer(monkeypatch, answer)
     with pytest.raises(KafkaError, match="SASL_AUTHENTICATION_FAILED") as problem:
         asyncio.run(_value(ACCOUNT))

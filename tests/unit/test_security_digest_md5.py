@@ -12,7 +12,7 @@ PROOF = "d388dad90d4bbd760a152321f2143af7"
 REPLY = b"rspauth=ea40f60335c427b5527b84dbabcdfffd"
 
 
-def test_the_exchange_of_the_rfc() -> None:
+def test_a_client_makes_the_exchange_of_the_rfc() -> None:
     exchange = log_in("chris", "secret", uri="imap/elwood.innosoft.com", nonce="OA6MHXh6VqTrRk")
     assert next(exchange) == b""
     words = exchange.send(CHALLENGE).decode()

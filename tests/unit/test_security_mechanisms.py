@@ -96,7 +96,7 @@ RFC = scram.credential(
 CLIENT_NONCE, SERVER_NONCE = "rOprNGfwEbeRWgbNEkqO", "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
 
 
-def test_the_example_of_the_rfc_on_both_sides() -> None:
+def test_both_sides_make_the_exchange_of_the_rfc() -> None:
     server = ScramServer("SCRAM-SHA-256", {"user": RFC}.get, no_tokens, no_decoy, lambda: SERVER_NONCE)
     client = ScramClient("SCRAM-SHA-256", "user", "pencil", nonce=CLIENT_NONCE)
     assert client.first() == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"

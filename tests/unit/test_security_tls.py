@@ -184,7 +184,7 @@ def test_an_invalid_certificate_has_no_subject(data: bytes) -> None:
         ("RULE:^CN=([^,]+),.*$/$1$9/", "CN=Duke,OU=x", "Duke$9"),
     ],
 )
-def test_mapping_rules(rules: str, subject: str, name: str) -> None:
+def test_mapping_rules_turn_a_subject_into_a_principal(rules: str, subject: str, name: str) -> None:
     assert MappingRules(rules).name_of(subject) == name
 
 

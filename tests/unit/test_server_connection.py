@@ -133,7 +133,7 @@ def test_answers_to_requests_that_came_together_leave_together(run: asyncio.Runn
     run.run(scenario())
 
 
-def test_what_was_answered_before_a_request_that_closes_the_connection_is_sent(run: asyncio.Runner) -> None:
+def test_responses_to_requests_before_one_that_closes_the_connection_are_sent(run: asyncio.Runner) -> None:
     async def scenario() -> None:
         with Harness() as h:
             h.echo = True
@@ -349,7 +349,9 @@ def test_over_queued_max_request_bytes_clients_are_not_read_until_others_were_an
     run.run(scenario())
 
 
-def test_who_waits_for_memory_while_throttled_is_served_when_both_are_over(run: asyncio.Runner) -> None:
+def test_a_request_that_waits_for_memory_while_throttled_is_served_when_both_are_over(
+    run: asyncio.Runner,
+) -> None:
     async def scenario() -> None:
         with Harness(queued_max_bytes=1000) as h:
             memory = h.server.memory

@@ -145,7 +145,7 @@ def test_a_limit_that_is_raised_lets_those_in_who_wait(run: asyncio.Runner) -> N
     run.run(scenario())
 
 
-def test_for_a_broker_the_client_that_was_idle_longest_makes_room(run: asyncio.Runner) -> None:
+def test_the_client_that_was_idle_longest_is_closed_for_a_broker(run: asyncio.Runner) -> None:
     async def scenario() -> None:
         with Served(config(**BOTH, max_connections="2")) as served:
             idle, busy = await served.connect("CLIENTS"), await served.connect("CLIENTS")
@@ -273,7 +273,7 @@ class Quiet:
     def close(self, reason: str, level: int) -> None: ...
 
 
-def test_those_who_are_idle_for_too_long_are_found_within_a_second() -> None:
+def test_connections_that_are_idle_for_too_long_are_closed_within_a_second() -> None:
     watch = IdleWatch(600)
     connections = [Quiet() for _ in range(3)]
     for connection in connections:
@@ -299,7 +299,7 @@ def test_idle_connections_are_checked_once_in_the_limit_and_not_each_second() ->
     assert watch.checks <= 7 * len(connections)
 
 
-def test_without_a_limit_nobody_is_idle() -> None:
+def test_without_a_limit_no_connection_is_idle() -> None:
     watch = IdleWatch(-0.001)
     watch.watch(Quiet(), 0.0)
     assert watch.idle(1e9) == []

@@ -16,7 +16,7 @@ from ottla.protocol.records import Record, build_batch, parse_batch_header
 from ottla.server.logs.deferred_validation import DeferredValidation, ValidationResult
 from ottla.storage.log_config import LogConfig
 from ottla.storage.record_validation import InvalidRecords
-from tests.unit.test_records_legacy import message, wrapped
+from tests.legacy_messages import message, wrapped
 from tests.worlds.storage_logs import NOW_MS, batch
 
 
@@ -63,7 +63,7 @@ def test_a_batch_comes_back_ready_and_a_bad_one_with_its_reasons(run: asyncio.Ru
     run.run(scenario())
 
 
-def test_who_dies_is_replaced(run: asyncio.Runner) -> None:
+def test_a_worker_that_dies_is_replaced(run: asyncio.Runner) -> None:
     async def scenario() -> None:
         appends = DeferredValidation(OsWorkers())
         await validate(appends, batch("a"))
@@ -90,7 +90,7 @@ def test_many_at_once_all_come_back(run: asyncio.Runner) -> None:
     run.run(scenario())
 
 
-def test_who_comes_after_the_end_is_refused(run: asyncio.Runner) -> None:
+def test_a_validation_after_the_end_is_refused(run: asyncio.Runner) -> None:
     async def scenario() -> None:
         appends = DeferredValidation(OsWorkers())
         await appends.close()

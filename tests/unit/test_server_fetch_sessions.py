@@ -345,7 +345,7 @@ def test_a_larger_session_evicts_an_older_smaller_one(size: int, evicts: bool) -
     assert (new != NO_SESSION) == evicts
 
 
-def test_no_slots_no_sessions() -> None:
+def test_a_broker_without_slots_makes_no_sessions() -> None:
     broker = Broker(slots=0)
     assert broker.fetch(0, 0, A0) == (NO_SESSION, [A0])
     assert isinstance(broker.open(0, -1, A0), FullFetch)

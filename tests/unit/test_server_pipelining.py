@@ -256,4 +256,4 @@ class Pipelining(RuleBasedStateMachine):
 
 
 Pipelining.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=40)
-TestPipelining = pytest.mark.budget(5)(Pipelining.TestCase)
+TestPipelining = pytest.mark.budget(5)(Pipelining.TestCase)  # runs of 40 steps

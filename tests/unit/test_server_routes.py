@@ -31,7 +31,7 @@ def routes(tmp_path_factory: pytest.TempPathFactory) -> list[Route]:
         return runner.run(scenario())
 
 
-def test_advertised_versions(routes: list[Route]) -> None:
+def test_the_advertised_versions_are_kafkas(routes: list[Route]) -> None:
     served = {route.api_key: (route.min_version, route.max_version) for route in routes}
     assert served[ApiKey.PRODUCE] == (0, 11), "from 0: old librdkafka stops compressing otherwise"
     assert served[ApiKey.FETCH] == (0, 17)

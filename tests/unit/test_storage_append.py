@@ -148,7 +148,7 @@ class TestIdempotence:
     def test_a_negative_sequence_is_refused(self, log: Log) -> None:
         assert refused(log, batch("a", producer=(7, 0, -1))) is ErrorCode.INVALID_RECORD
 
-    def test_what_was_learnt_survives_a_restart(self, tmp_path: Path) -> None:
+    def test_producer_state_survives_a_restart(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)
         for sequence in range(3):
             append(log, "v", producer=(7, 0, sequence))
@@ -234,7 +234,7 @@ class TestFollower:
         assert entry is not None
         assert entry.last_sequence == 1
 
-    def test_what_does_not_follow_is_refused(self, log: Log) -> None:
+    def test_a_batch_that_does_not_follow_is_refused(self, log: Log) -> None:
         append(log, "a", "b")
         with pytest.raises(KafkaError) as caught:
             log.append_as_follower(batch("x", base_offset=1), now_ms=NOW_MS)

@@ -75,14 +75,14 @@ def test_a_policy_sees_what_is_not_deleted_anyway() -> None:
     assert [s.base_offset for s in policy.seen[0].segments] == [5, 9]
 
 
-def test_where_cleanup_policy_has_no_delete_no_policy_is_asked() -> None:
+def test_policies_are_not_asked_where_cleanup_policy_has_no_delete() -> None:
     policy = names(0)
     log = facts(config("a", cleanup_policy="compact"), 0, 5)
     assert deletable_segments(log, {"a": policy}, log_start_offset=0) == 0
     assert policy.seen == []
 
 
-def test_one_that_fails_and_one_that_is_not_there_stop_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_policy_that_fails_or_is_missing_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     policies = {"bad": Names(failing), "not iterable": Names(lambda log: None), "good": names(0)}  # type: ignore[arg-type, return-value]
     log = facts(config("missing,bad,not iterable,good"), 0, 5)
     assert deletable_segments(log, policies, log_start_offset=0) == 1
@@ -114,7 +114,7 @@ def test_a_log_deletes_what_its_policy_names_up_to_the_high_watermark(tmp_path: 
     assert log.delete_old_segments(now_ms=NOW_MS, high_watermark=50, policies={"mine": everything}) == 0
 
 
-def test_what_is_written_while_a_policy_decides_stays(tmp_path: Path) -> None:
+def test_records_written_while_a_policy_decides_stay(tmp_path: Path) -> None:
     """The policy has not seen it."""
 
     def slow(facts: LogFacts) -> list[int]:
@@ -181,7 +181,7 @@ def test_the_settings_know_the_policies_that_every_broker_has() -> None:
         ("2023-11-19T12:00", 2, "2023-11-16T08:00"),  # a Sunday
     ],
 )
-def test_the_example_in_the_documentation(now: str, days: int, opening: str) -> None:
+def test_the_example_in_the_documentation_keeps_business_days(now: str, days: int, opening: str) -> None:
     (code,) = re.findall(r"```python\n(.+?)```", DOCS.read_text(), re.DOTALL)
     module: dict[str, Any] = {}
     exec(code, module)

@@ -143,7 +143,7 @@ UNSEEN = {
 }
 
 
-@pytest.mark.budget(3)
+@pytest.mark.budget(3)  # each file of a directory, damaged in each way
 def test_every_damage_is_found_and_named(directory: Path) -> None:
     missed = []
     for path in sorted(directory.rglob("*")):
@@ -198,14 +198,14 @@ def is_named(directory: Path, told: str) -> bool:
         ),
     ],
 )
-def test_what_is_missing_or_too_much_is_named(
+def test_missing_and_superfluous_files_are_named(
     directory: Path, damage: Callable[[Path], object], told: str
 ) -> None:
     damage(directory)
     assert is_named(directory, told), found(directory)
 
 
-def test_what_is_on_its_way_is_a_note(directory: Path) -> None:
+def test_a_file_of_an_unfinished_operation_is_a_note(directory: Path) -> None:
     for name in (f"{'a' * 32}-delete", f"{'a' * 32}-stray"):
         shutil.copytree(directory / "orders-1", directory / f"gone-0.{name}")
     shutil.copytree(directory / "orders-1", directory / f"moving-0.{'b' * 32}-future")

@@ -33,13 +33,13 @@ def filled(directory: Path, count: int = 50, config: LogConfig = SMALL) -> Log:
 
 
 class TestRolling:
-    def test_by_size(self, tmp_path: Path) -> None:
+    def test_a_segment_is_rolled_by_its_size(self, tmp_path: Path) -> None:
         log = filled(tmp_path)
         assert len(log.segments) > 3
         sizes = [path.stat().st_size for path in (tmp_path / "events-0").glob("*.log")]
         assert max(sizes) <= 1000
 
-    def test_by_the_records_time(self, tmp_path: Path) -> None:
+    def test_a_segment_is_rolled_by_the_records_time(self, tmp_path: Path) -> None:
         log = open_log(tmp_path, LogConfig(segment_ms=100))
         append(log, "a", timestamp=NOW_MS)
         append(log, "b", timestamp=NOW_MS + 100)
@@ -47,7 +47,7 @@ class TestRolling:
         append(log, "c", timestamp=NOW_MS + 101)
         assert len(log.segments) == 2
 
-    def test_by_the_clock_where_records_have_no_time(self, tmp_path: Path) -> None:
+    def test_a_segment_is_rolled_by_the_clock_where_records_have_no_time(self, tmp_path: Path) -> None:
         log = open_log(tmp_path, LogConfig(segment_ms=100))
         append(log, "a", timestamp=-1, now_ms=NOW_MS)
         append(log, "b", timestamp=-1, now_ms=NOW_MS + 100)
@@ -55,7 +55,7 @@ class TestRolling:
         append(log, "c", timestamp=-1, now_ms=NOW_MS + 101)
         assert len(log.segments) == 2
 
-    def test_by_time_at_random_moments_ahead_of_it(self, tmp_path: Path) -> None:
+    def test_segments_are_rolled_by_time_with_a_random_jitter(self, tmp_path: Path) -> None:
         """segment.jitter.ms spreads the rolls of logs that were made at once."""
         config = LogConfig(segment_ms=10_000, segment_jitter_ms=4000)
         ages = set()
@@ -92,12 +92,12 @@ class TestRolling:
         assert active.stat().st_size < 1000
         assert values(open_log(tmp_path, config)) == everything
 
-    def test_when_the_index_is_full(self, tmp_path: Path) -> None:
+    def test_a_segment_is_rolled_when_its_index_is_full(self, tmp_path: Path) -> None:
         log = filled(tmp_path, config=LogConfig(index_interval_bytes=1, segment_index_bytes=8 * 6))
         assert len(log.segments) > 5
         assert len(contents(log)) == 50
 
-    def test_when_offsets_do_not_fit_into_the_index(self, tmp_path: Path) -> None:
+    def test_a_segment_is_rolled_when_offsets_do_not_fit_into_its_index(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)
         append(log, "a")
         far = 2**31
@@ -118,7 +118,7 @@ def _rolls(log: Log, count: int, timestamp: int) -> bool:
 
 class TestTruncation:
     @pytest.mark.parametrize("offset", range(0, 51, 3))
-    def test_what_is_kept_is_a_prefix_and_the_log_goes_on(self, tmp_path: Path, offset: int) -> None:
+    def test_a_truncated_log_keeps_a_prefix_and_accepts_appends(self, tmp_path: Path, offset: int) -> None:
         log = filled(tmp_path)
         assert log.truncate_to(offset) == (offset < 50)
         expected = [f"value {number}" for number in range(min(offset, 50))]
@@ -127,7 +127,7 @@ class TestTruncation:
         log.close(NOW_MS)
         assert values(open_log(tmp_path, SMALL)) == [*expected, "next"]
 
-    def test_within_a_batch_the_batch_goes(self, tmp_path: Path) -> None:
+    def test_a_truncation_within_a_batch_removes_the_batch(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)
         append(log, "a", "b", "c")
         append(log, "d", "e", "f")
@@ -135,7 +135,7 @@ class TestTruncation:
         assert values(log) == ["a", "b", "c"]
         assert log.log_end_offset == 3
 
-    def test_within_a_batch_that_holds_the_log_start_the_log_is_empty_there(self, tmp_path: Path) -> None:
+    def test_a_truncation_within_the_batch_of_the_log_start_empties_the_log(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)
         append(log, "a", "b", "c")
         append(log, "d", "e", "f")
@@ -144,7 +144,7 @@ class TestTruncation:
         assert values(log) == []
         assert (log.log_start_offset, log.log_end_offset) == (4, 4)
 
-    def test_within_a_batch_nothing_is_missing_from_what_is_appended_next(self, tmp_path: Path) -> None:
+    def test_an_append_after_a_truncation_within_a_batch_leaves_no_gap(self, tmp_path: Path) -> None:
         """A leader whose log begins in the middle of a batch tells a follower to truncate there."""
         leader, follower = open_log(tmp_path / "leader"), open_log(tmp_path / "follower")
         for log in (leader, follower):
@@ -195,7 +195,7 @@ class TestTruncation:
 
 
 class TestRetention:
-    def test_by_time_the_oldest_go(self, tmp_path: Path) -> None:
+    def test_retention_by_time_deletes_the_oldest_segments(self, tmp_path: Path) -> None:
         log = filled(tmp_path)
         log.config = LogConfig(segment_bytes=1000, retention_ms=1000)
         assert log.delete_old_segments(now_ms=NOW_MS + 1000, high_watermark=50) == 0
@@ -205,7 +205,7 @@ class TestRetention:
         assert log.log_start_offset > 0
         assert contents(log)[0] == (log.log_start_offset, f"value {log.log_start_offset}")
 
-    def test_who_looks_for_a_time_meanwhile_is_not_disturbed(self, tmp_path: Path) -> None:
+    def test_a_deletion_does_not_disturb_a_look_up_by_time(self, tmp_path: Path) -> None:
         """Retention runs in a thread: a lookup may have begun on the segments that go."""
         filled(tmp_path).close(NOW_MS)
         log = open_log(tmp_path, LogConfig(segment_bytes=1000, retention_ms=1000))  # no index is read yet
@@ -222,7 +222,7 @@ class TestRetention:
         log.close(NOW_MS)
         assert contents(open_log(tmp_path)) == [(50, "a")]
 
-    def test_by_size_as_much_stays_as_is_allowed(self, tmp_path: Path) -> None:
+    def test_retention_by_size_keeps_as_much_as_is_allowed(self, tmp_path: Path) -> None:
         log = filled(tmp_path)
         log.config = LogConfig(retention_bytes=2000)
         log.delete_old_segments(now_ms=NOW_MS, high_watermark=50)
@@ -235,7 +235,9 @@ class TestRetention:
         assert log.log_start_offset <= 20
         assert ("value 20") in values(log)
 
-    def test_what_lies_below_the_start_offset_goes_even_from_a_compacted_log(self, tmp_path: Path) -> None:
+    def test_segments_below_the_start_offset_are_deleted_from_a_compacted_log_too(
+        self, tmp_path: Path
+    ) -> None:
         log = filled(tmp_path)
         log.config = LogConfig(cleanup_policy="compact", retention_ms=1)
         assert log.delete_old_segments(now_ms=NOW_MS + 5000, high_watermark=50) == 0
@@ -251,7 +253,7 @@ class TestRetention:
     @pytest.mark.parametrize(
         "config", [LogConfig(retention_ms=-1), LogConfig(retention_ms=-1, retention_bytes=-1)]
     )
-    def test_without_limits_all_stays(self, config: LogConfig) -> None:
+    def test_without_limits_no_segment_is_deleted(self, config: LogConfig) -> None:
         facts = LogFacts("events", 0, [SegmentFacts(0, 10, 0), SegmentFacts(5, 10, 0)], config, 10**15)
         assert not deletable_segments(facts, BUILT_IN, log_start_offset=0)
 
@@ -286,7 +288,7 @@ class TestLeaderEpochs:
         epochs.assign(4, 15)
         assert epochs.entries() == [(1, 0), (4, 10)]
 
-    def test_truncation_from_both_ends(self, tmp_path: Path) -> None:
+    def test_epochs_are_truncated_from_both_ends(self, tmp_path: Path) -> None:
         epochs = LeaderEpochFileCache(OS_FILES, tmp_path)
         for epoch, start in [(1, 0), (2, 10), (3, 20), (5, 30)]:
             epochs.assign(epoch, start)
@@ -297,7 +299,7 @@ class TestLeaderEpochs:
         epochs.write()
         assert LeaderEpochFileCache(OS_FILES, tmp_path).entries() == [(2, 15), (3, 20)]
 
-    def test_the_file_is_kafkas(self, tmp_path: Path) -> None:
+    def test_the_file_of_epochs_is_kafkas(self, tmp_path: Path) -> None:
         epochs = LeaderEpochFileCache(OS_FILES, tmp_path)
         epochs.assign(0, 0)
         epochs.assign(7, 120)

@@ -92,7 +92,7 @@ def test_directories_with_the_same_id_are_refused(dirs: tuple[Path, Path]) -> No
         manager(*dirs)
 
 
-def test_what_others_wrote_into_meta_properties_stays(dirs: tuple[Path, Path]) -> None:
+def test_unknown_entries_of_meta_properties_stay(dirs: tuple[Path, Path]) -> None:
     dirs[0].mkdir()
     (dirs[0] / "meta.properties").write_text("#of old\nbroker.id=1\ndirectory.id=gCpDJgRlS2CBCpxoP2VMsQ\n")
     manager(*dirs).close(NOW_MS)
@@ -155,7 +155,7 @@ def test_a_directory_that_fails_takes_only_its_own_logs_out_of_use(
     again.close(NOW_MS)
 
 
-def test_what_the_process_has_too_little_of_is_not_the_directorys_fault(
+def test_a_lack_of_descriptors_or_memory_is_not_the_directorys_fault(
     dirs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs = manager(*dirs)
@@ -309,7 +309,7 @@ def test_a_log_moves_with_all_that_it_knows(dirs: tuple[Path, Path]) -> None:
     assert (found.directory.parent, found.log_start_offset, values(found)[-1]) == (dirs[1], 3, "after")
 
 
-def test_what_is_truncated_while_a_log_moves_is_truncated_in_both(dirs: tuple[Path, Path]) -> None:
+def test_a_truncation_while_a_log_moves_applies_to_both_copies(dirs: tuple[Path, Path]) -> None:
     logs = manager(*dirs)
     source = make(logs, 0, dirs[0])
     for n in range(10):

@@ -68,7 +68,7 @@ def file(tmp_path: Path) -> SegmentFile:
     return SegmentFile(OS_FILES, tmp_path / "file")
 
 
-def test_what_is_in_memory_is_read_and_what_is_not_is_named(file: SegmentFile) -> None:
+def test_cached_pages_are_read_and_missing_ones_are_named(file: SegmentFile) -> None:
     with NonblockingReads():
         assert len(pread(OS_FILES, file.fd, 5000, 100)) == 5000
     cold = miss(lambda: pread(OS_FILES, file.fd, 5000, MIB), file.path)
@@ -111,7 +111,7 @@ def test_waiting_is_allowed_where_nobody_forbids_it(file: SegmentFile, tmp_path:
     assert len(read_index_file(OS_FILES, str(file.path))) == 2 * MIB
 
 
-def test_what_is_begun_where_waiting_is_forbidden_may_wait_later() -> None:
+def test_a_read_that_began_without_waiting_may_wait_later() -> None:
     """A follower's fetch wakes others, and makes tasks, in the midst of a read."""
 
     async def scenario() -> None:

@@ -116,7 +116,7 @@ class TestSnapshotFormat:
         assert data[6:10] == b"\0\0\0\1"
         assert struct.unpack(">qhiqiqiq", data[10:]) == (1000, 3, 9, 61, 5, 999, 2, 50)
 
-    def test_they_come_back(self) -> None:
+    def test_producers_survive_a_snapshot(self) -> None:
         idle = ProducerStateEntry()
         idle.epoch = 1
         found = decode_snapshot(encode_snapshot({1000: self.entry(), 1001: idle}))
@@ -147,7 +147,7 @@ def _flipped(data: bytes, at: int) -> bytes:
 
 
 class TestSnapshots:
-    def test_there_is_one_where_each_segment_begins_and_at_the_end(self, tmp_path: Path) -> None:
+    def test_a_log_has_a_snapshot_where_each_segment_begins_and_at_its_end(self, tmp_path: Path) -> None:
         log = filled(tmp_path)
         log.close(NOW_MS)
         bases = sorted(int(path.stem) for path in (tmp_path / "events-0").glob("*.log"))
@@ -183,7 +183,7 @@ class TestSnapshots:
         assert snapshots(tmp_path)[-3:] == [int(path.stem) for path in paths[-3:]]
         assert paths[-1].read_bytes() == made[paths[-1].name]
 
-    def test_of_a_lost_tail_they_are_removed(self, tmp_path: Path) -> None:
+    def test_snapshots_of_a_lost_tail_are_removed(self, tmp_path: Path) -> None:
         log = filled(tmp_path)
         log.close(NOW_MS)
         last = max((tmp_path / "events-0").glob("*.log"))
@@ -203,7 +203,7 @@ class TestSnapshots:
         open_log(tmp_path, SMALL)
         assert snapshots(tmp_path) == kept
 
-    def test_those_of_deleted_segments_go(self, tmp_path: Path) -> None:
+    def test_snapshots_of_deleted_segments_are_deleted(self, tmp_path: Path) -> None:
         log = filled(tmp_path)
         log.config = LogConfig(segment_bytes=1000, retention_bytes=1500)
         log.delete_old_segments(now_ms=NOW_MS, high_watermark=log.log_end_offset)
@@ -290,7 +290,7 @@ def log_bytes(log: Log, up_to: int) -> bytes:
 
 
 class TestTransactionIndex:
-    def test_there_is_no_file_until_something_is_aborted(self, tmp_path: Path) -> None:
+    def test_a_transaction_index_has_no_file_before_the_first_abort(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)
         append(log, "a", producer=(7, 0, 0), transactional=True)
         end_transaction(log, 7, ControlType.COMMIT)
@@ -337,7 +337,7 @@ class TestTransactionIndex:
         assert follower.last_stable_offset(1000) == log.last_stable_offset(1000) < log.log_end_offset
 
     @pytest.mark.parametrize("damage", [b"\0", b"\0\7" + b"\0" * 32, b"\0" * 34])
-    def test_one_that_cannot_be_right_is_made_anew(self, tmp_path: Path, damage: bytes) -> None:
+    def test_a_transaction_index_that_cannot_be_right_is_rebuilt(self, tmp_path: Path, damage: bytes) -> None:
         log = filled(tmp_path)
         aborted = log.collect_aborted_transactions(0, 1000)
         log.close(NOW_MS)

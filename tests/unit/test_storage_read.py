@@ -127,7 +127,7 @@ class TestTimestamps:
             found = log.offset_for_timestamp(wanted)
             assert (found and found[0]) == first, wanted
 
-    def test_what_lies_below_the_start_offset_is_not_found(self, tmp_path: Path) -> None:
+    def test_records_below_the_start_offset_are_not_found(self, tmp_path: Path) -> None:
         log = filled(tmp_path)
         log.maybe_increment_log_start_offset(51)
         assert log.offset_for_timestamp(NOW_MS) == (51, NOW_MS + 25, 0)

@@ -16,7 +16,7 @@ from ottla.storage.checkpoints import RECOVERY_POINT_FILE
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_loader import UnsupportedMessageFormat
-from tests.unit.test_records_legacy import message
+from tests.legacy_messages import message
 from tests.worlds.storage_logs import NOW_MS, append, contents, open_log, values
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
@@ -63,7 +63,7 @@ def test_every_damaged_byte_behind_the_checksum_ends_the_log_before_its_batch(tm
         path.write_bytes(good)
 
 
-def test_what_a_truncation_cut_off_is_removed_again_after_a_power_loss(tmp_path: Path) -> None:
+def test_records_that_were_truncated_are_removed_again_after_a_power_loss(tmp_path: Path) -> None:
     log = open_log(tmp_path, SMALL)
     for number in range(6):
         append(log, f"first {number}")
@@ -202,7 +202,7 @@ def test_records_that_are_deleted_need_not_be_there_after_a_power_loss(tmp_path:
     assert values(recovered) == ["kept"]
 
 
-def test_what_lies_before_the_recovery_point_is_not_verified(tmp_path: Path) -> None:
+def test_segments_before_the_recovery_point_are_not_verified(tmp_path: Path) -> None:
     log = open_log(tmp_path, SMALL)
     for number in range(50):
         append(log, f"value {number}")
@@ -382,7 +382,7 @@ def test_leftovers_of_deletions_are_removed(tmp_path: Path) -> None:
     assert not [name for name in leftovers if (directory / name).exists()]
 
 
-def test_what_this_version_cannot_open_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_files_that_this_version_cannot_open_are_refused_and_stay(tmp_path: Path) -> None:
     directory = tmp_path / "events-0"
     directory.mkdir()
     old = directory / "00000000000000000000.log"
@@ -439,7 +439,7 @@ def test_a_swap_that_is_finished_survives_a_power_loss(
     assert (str(swap.parent), False) in synced
 
 
-def test_one_that_was_not_ready_is_undone(tmp_path: Path) -> None:
+def test_a_swap_that_was_not_ready_is_undone(tmp_path: Path) -> None:
     _, swap, _ = filled_with_swap(tmp_path)
     swap.with_name("00000000000000000000.log.cleaned").write_bytes(b"")
     assert values(open_log(tmp_path / "origin", SMALL)) == [f"value {number}" for number in range(50)]

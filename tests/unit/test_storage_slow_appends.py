@@ -25,7 +25,7 @@ from ottla.storage.log_validator import (
     validate,
 )
 from ottla.storage.record_validation import InvalidRecords
-from tests.unit.test_records_legacy import message, wrapped
+from tests.legacy_messages import message, wrapped
 from tests.worlds.storage_logs import NOW_MS, batch, open_log
 
 CONFIGS = (
@@ -92,7 +92,7 @@ def both(config: LogConfig, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"{c.cleanup_policy} {c.compression_type}")
-def test_what_was_looked_into_elsewhere_ends_the_same(config: LogConfig) -> None:
+def test_an_append_validated_in_a_worker_ends_the_same(config: LogConfig) -> None:
     for data in SAMPLES:
         both(config, data)
 
@@ -134,7 +134,7 @@ GZIPPED = LogConfig(compression_type="gzip")
         (LogConfig(), wrapped(1, Codec.GZIP, 0, message(1, 0, b"k", b"v"))),
     ],
 )
-def test_what_may_take_long_is_left_to_others_and_changes_nothing(
+def test_a_validation_that_may_take_long_is_deferred_and_changes_nothing(
     tmp_path: Path, config: LogConfig, data: bytes
 ) -> None:
     log = open_log(tmp_path, config)
@@ -149,7 +149,7 @@ def test_what_may_take_long_is_left_to_others_and_changes_nothing(
     "data",
     [many(100, Codec.NONE), many(100, Codec.LZ4), large(10_000, Codec.ZSTD), message(0, 0, b"k", b"v")],
 )
-def test_what_is_soon_done_is_done_here(tmp_path: Path, data: bytes) -> None:
+def test_a_short_validation_is_done_inline(tmp_path: Path, data: bytes) -> None:
     log = open_log(tmp_path, COMPACTED)
     log.append_as_leader(data, leader_epoch=1, now_ms=NOW_MS, allow_deferral=True)
     log.close()

@@ -22,7 +22,7 @@ from ottla.storage.log import Log, LogAppendInfo
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_validator import SlowPath, needs_rewrite_or_records, slow_paths
 from ottla.storage.record_validation import InvalidRecords
-from tests.unit.test_records_legacy import message, wrapped
+from tests.legacy_messages import message, wrapped
 from tests.worlds.storage_logs import NOW_MS, append, batch, contents, open_log, values
 
 COMPACTED = LogConfig(cleanup_policy="compact")
@@ -109,7 +109,7 @@ class TestKeys:
 
 
 class TestTimestamps:
-    def test_those_too_far_off_are_refused_and_named(self, tmp_path: Path) -> None:
+    def test_timestamps_that_are_too_far_off_are_refused_and_named(self, tmp_path: Path) -> None:
         log = open_log(tmp_path, LIMITED)
         times = [NOW_MS, NOW_MS + 11, -1, NOW_MS - 101, NOW_MS - 100]
         error = refused(log, build_batch([Record(0, at, b"k", b"v") for at in times]))
@@ -137,7 +137,7 @@ class TestTimestamps:
 
 
 class TestLogAppendTime:
-    def test_it_stamps_the_batch(self, tmp_path: Path) -> None:
+    def test_the_broker_stamps_the_batch_with_its_own_time(self, tmp_path: Path) -> None:
         log = open_log(tmp_path, STAMPED)
         info = add(log, batch("a", timestamp=5))
         assert (info.max_timestamp, info.log_append_time) == (NOW_MS, NOW_MS)
@@ -156,7 +156,7 @@ class TestLogAppendTime:
         header, _ = stored(log)
         assert (header.timestamp_type, header.max_timestamp) == (TimestampType.CREATE_TIME, 5)
 
-    def test_without_any_time_it_is_refused_there_too(self, tmp_path: Path) -> None:
+    def test_a_message_without_a_timestamp_is_refused_where_times_are_limited(self, tmp_path: Path) -> None:
         data = build_batch([Record(0, -1, b"k", b"v")], timestamp_type=LAT)
         assert refused(open_log(tmp_path), data).code is ErrorCode.INVALID_TIMESTAMP
 
@@ -176,7 +176,9 @@ class TestRecompression:
     @pytest.mark.parametrize(
         ("codec", "levels"), [("gzip", ("1", "9")), ("lz4", ("9", "8")), ("zstd", ("1", "19"))]
     )
-    def test_it_takes_the_topics_level(self, tmp_path: Path, codec: str, levels: tuple[str, str]) -> None:
+    def test_the_topics_compression_level_is_used(
+        self, tmp_path: Path, codec: str, levels: tuple[str, str]
+    ) -> None:
         data = batch(*[f"value {number} of {number % 7}" for number in range(2000)])
         sizes = []
         for level in levels:
@@ -200,7 +202,7 @@ class TestRecompression:
         assert [record.offset for record in found] == [0, 1, 2]
         assert header.base_timestamp == found[0].timestamp
 
-    def test_what_becomes_too_large_is_refused(self, tmp_path: Path) -> None:
+    def test_a_batch_that_becomes_too_large_is_refused(self, tmp_path: Path) -> None:
         log = open_log(tmp_path, LogConfig(compression_type="uncompressed", max_message_bytes=500))
         assert refused(log, batch("x" * 600, codec=Codec.GZIP)).code is ErrorCode.MESSAGE_TOO_LARGE
 
@@ -233,7 +235,9 @@ class TestBatchesThatLie:
         assert refused(open_log(tmp_path, COMPACTED), resealed(bytes(data))).code is ErrorCode.INVALID_RECORD
 
     @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
-    def test_what_does_not_decompress_is_refused_as_kafka_does(self, tmp_path: Path, codec: Codec) -> None:
+    def test_a_batch_that_does_not_decompress_is_refused_with_kafkas_error(
+        self, tmp_path: Path, codec: Codec
+    ) -> None:
         data = bytearray(self.GOOD)
         data[22] = codec
         refusal = refused(open_log(tmp_path, COMPACTED), resealed(bytes(data)))
@@ -268,7 +272,7 @@ class TestBatchesThatLie:
         info = add(log, build_batch(records, codec=Codec.GZIP))
         assert (info.last_offset, info.max_timestamp) == (count - 1, NOW_MS + (count - 1) * 40)
 
-    def test_on_the_fast_path_a_batch_stays_closed(self, tmp_path: Path) -> None:
+    def test_the_fast_path_does_not_decompress_a_batch(self, tmp_path: Path) -> None:
         data = bytearray(self.GOOD)
         data[65] = 0x7E
         assert add(open_log(tmp_path), resealed(bytes(data))).last_offset == 2
@@ -283,13 +287,13 @@ class TestOldFormats:
         assert values(log) == ["a", "b"]
         assert stored(log)[0].partition_leader_epoch == 3
 
-    def test_they_are_stored_in_the_topics_codec(self, tmp_path: Path) -> None:
+    def test_messages_are_stored_in_the_topics_codec(self, tmp_path: Path) -> None:
         log = open_log(tmp_path, LogConfig(compression_type="lz4"))
         add(log, wrapped(1, Codec.GZIP, 0, message(1, 0, b"k", b"a")))
         assert stored(log)[0].codec is Codec.LZ4
         assert contents(log) == [(0, "a")]
 
-    def test_the_topics_settings_judge_them(self, tmp_path: Path) -> None:
+    def test_messages_of_the_old_formats_obey_the_topics_settings(self, tmp_path: Path) -> None:
         keyless, early = message(1, 0, None, b"a", timestamp=NOW_MS), message(1, 0, b"k", b"a", timestamp=9)
         by_broker = message(1, 0, b"k", b"a", attributes=8)
         for name, config, data, code in (
@@ -326,5 +330,5 @@ class TestOldFormats:
         ],
         ids=["two wrappers", "a wrapper and more", "inner magic", "inner offset", "magics", "zstd", "v2"],
     )
-    def test_what_kafka_takes_for_invalid_is_refused(self, tmp_path: Path, data: bytes) -> None:
+    def test_messages_that_kafka_refuses_are_refused(self, tmp_path: Path, data: bytes) -> None:
         assert refused(open_log(tmp_path), data).code is ErrorCode.INVALID_RECORD

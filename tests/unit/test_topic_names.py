@@ -30,12 +30,12 @@ ILLEGAL = ("", ".", "..", "../x", "../../../x", "/x", "a/b", "a b", "a\nb", "a\n
 
 
 @pytest.mark.parametrize("name", ["a", "x" * 249, "...", "..a", "A.b_c-9", "-", "__consumer_offsets"])
-def test_legal_names(name: str) -> None:
+def test_a_legal_name_is_accepted(name: str) -> None:
     assert is_legal_topic_name(name)
 
 
 @pytest.mark.parametrize("name", ILLEGAL)
-def test_illegal_names(name: str) -> None:
+def test_an_illegal_name_has_a_problem(name: str) -> None:
     assert topic_name_problem(name) is not None
 
 
@@ -161,7 +161,7 @@ def test_directories_and_checkpoint_lines_with_illegal_names_are_left_alone(
     again.close(NOW_MS)
 
 
-def test_names_of_directories() -> None:
+def test_a_directory_of_a_partition_has_a_legal_name() -> None:
     assert parse_partition_directory("good-topic-12") == ("good-topic", 12)
     assert parse_partition_directory("..-0") is None
     assert parse_partition_directory("a b-0") is None

@@ -29,10 +29,14 @@ from ottla.client.admin_types import (
     Node,
     OffsetToCommit,
     PartitionDescription,
+    ProducerState,
+    Reassignment,
     ReplicaInfo,
     Results,
     TopicDescription,
     TopicPartition,
+    TransactionDescription,
+    TransactionListing,
 )
 from ottla.security.acls import AclBinding
 from ottla_console.app import Console
@@ -67,6 +71,11 @@ class FakeCluster:
         self.acls: list[AclBinding] = []
         self.masks: tuple[Mask, ...] = ()
         self.logs = FakeLogs()
+        self.moves = {TopicPartition("topic-00001", 0): Reassignment((0, 1, 2), (2,), (1,))}
+        began = TransactionDescription(
+            NODES[0], "Ongoing", 4000, 1, 60_000, 5_000, (TopicPartition("topic-00001", 0),)
+        )
+        self.transactions = {"payments-1": began}
         self.passwords: dict[str, str] = {}
         """Of users; with any, the cluster needs a log-in."""
         self.fail: dict[str, Exception] = {}
@@ -144,8 +153,10 @@ class FakeAdmin:
     async def describe_cluster(self) -> ClusterDescription:
         return ClusterDescription("id-of-it", 1, self._called("describe_cluster").brokers)
 
-    async def describe_topics(self) -> Results[str, TopicDescription]:
-        return Results(self._called("describe_topics").topics)
+    async def describe_topics(self, names: Any = None) -> Results[str, TopicDescription]:
+        topics = self._called("describe_topics").topics
+        missing = errors.UnknownTopicOrPartitionError()
+        return Results({name: topics.get(name, missing) for name in (topics if names is None else names)})
 
     async def describe_log_dirs(self, brokers: Any = None) -> Results[int, tuple[LogDirDescription, ...]]:
         cluster = self._called("describe_log_dirs")
@@ -189,3 +200,27 @@ class FakeAdmin:
 
     async def describe_acls(self, wanted: Any = None) -> list[AclBinding]:
         return self._called("describe_acls").acls
+
+    async def list_partition_reassignments(self) -> dict[TopicPartition, Reassignment]:
+        return self._called("list_partition_reassignments").moves
+
+    async def list_transactions(self) -> Results[int, tuple[TransactionListing, ...]]:
+        transactions = self._called("list_transactions").transactions
+        return Results(
+            {
+                0: tuple(
+                    TransactionListing(id_, each.producer_id, each.state)
+                    for id_, each in transactions.items()
+                )
+            }
+        )
+
+    async def describe_transactions(self, ids: Any) -> Results[str, TransactionDescription]:
+        known = self._called("describe_transactions").transactions
+        missing = errors.TransactionalIdNotFoundError()
+        return Results({id_: known.get(id_, missing) for id_ in ids})
+
+    async def describe_producers(self, partitions: Any) -> Results[TopicPartition, tuple[ProducerState, ...]]:
+        self._called("describe_producers")
+        state = ProducerState(4000, 1, 17, 1_000, 0, 12)
+        return Results({TopicPartition(*each): (state,) for each in partitions})

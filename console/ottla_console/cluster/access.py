@@ -1,8 +1,10 @@
-"""A cluster as one principal sees it: an admin client with that principal's credentials, and a collector.
+"""A cluster as one principal sees it: admin clients with that principal's credentials, and a collector.
 
 Sessions with equal credentials share an access: what it may see is what each of them may see. Invariants: an
 access exists only while a session holds it; its first request has succeeded with these credentials, so that a
-wrong password never joins; credentials are in memory only, and in no text that is logged or shown.
+wrong password never joins; credentials are in memory only, and in no text that is logged or shown. The
+collector has a client of its own, since a broker answers a connection in order: details for a page never wait
+behind a collection.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ OpenLogs: TypeAlias = Callable[[Mapping[str, object]], LogReader]
 CLIENT_ID: Final = "ottla-console"
 REQUEST_MS: Final = 5_000
 CALL_MS: Final = 7_000
+RETRIES: Final = 3
+"""A page shows soon which broker does not respond, and tries again by itself."""
 LOGINS_MAX: Final = 8
 """Log-ins that are tried at the same time."""
 _PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -72,20 +76,25 @@ class Access:
             **(credentials.properties() if credentials else {}),
         }
         """Of clients that act as this principal: has the password, and is never logged or shown."""
-        self.admin = connect({**self.settings, "default.api.timeout.ms": CALL_MS})
+        quick = {**self.settings, "default.api.timeout.ms": CALL_MS, "retries": RETRIES}
+        self.admin = connect(quick)
         self.reader = Reader(self.admin, self.principal, now_ms)
-        self.collector = Collector(self.reader, monotonic_s, name=f"{cluster.name} {self.principal}".strip())
         self.logs = open_logs(self.settings)
         self.schemas = None if cluster.registry is None else SchemaDecoder(cluster.registry)
+        self._background = connect(quick)
+        collecting = Reader(self._background, self.principal, now_ms)
+        self.collector = Collector(collecting, monotonic_s, name=f"{cluster.name} {self.principal}".strip())
         self.holders = 0
 
     async def start(self) -> None:
         await self.admin.__aenter__()
+        await self._background.__aenter__()
         self.collector.start()
 
     async def close(self) -> None:
         await self.collector.stop()
         await self.logs.close()
+        await self._background.close()
         await self.admin.close()
 
 
@@ -136,7 +145,7 @@ class Accesses:
             try:
                 await trial.admin.describe_cluster()
             finally:
-                await trial.admin.close()
+                await trial.close()
 
     def _made(self, cluster: Cluster, credentials: Credentials | None) -> Access:
         return Access(cluster, credentials, self._now_ms, self._monotonic_s, self._connect, self._open_logs)

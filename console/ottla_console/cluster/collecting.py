@@ -13,6 +13,8 @@ from typing import Final, TypeVar
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import (
     ClusterDescription,
+    ConfigEntry,
+    ConfigResource,
     GroupListing,
     LogDirDescription,
     Results,
@@ -43,7 +45,7 @@ class Reader:
     def __init__(self, admin: AdminClient, principal: str, now_ms: Callable[[], int]) -> None:
         self.admin = admin
         self.principal = principal
-        self._now_ms = now_ms
+        self.now_ms = now_ms
 
     async def read(
         self, work: Awaitable[T], what: str, need: Need | None = None, *, timeout_s: float = READ_S
@@ -56,7 +58,7 @@ class Reader:
             return self._failed(TimeoutError(f"no response within {timeout_s:g} s"), what, need)
         except (ClientError, KafkaError, OSError, UnencodableMessage) as error:
             return self._failed(error, what, need)
-        return Part(value, (), self._now_ms())
+        return Part(value, (), self.now_ms())
 
     async def read_each(
         self,
@@ -77,8 +79,21 @@ class Reader:
         ]
         return Part(dict(found.value.items()), tuple(problems[:PROBLEMS_MAX]), found.taken_ms)
 
+    async def settings(self, resource: ConfigResource, what: str, need: Need) -> Part[dict[str, ConfigEntry]]:
+        """The settings of a topic or a broker; before Kafka 2.6 without their documentation."""
+
+        async def described() -> Results[ConfigResource, dict[str, ConfigEntry]]:
+            try:
+                return await self.admin.describe_configs([resource], synonyms=True, documentation=True)
+            except UnencodableMessage:
+                return await self.admin.describe_configs([resource], synonyms=True)
+
+        found = await self.read_each(described(), lambda _: what, lambda _: need, title=what)
+        entries = None if found.value is None else found.value.get(resource)
+        return Part(entries, found.problems, found.taken_ms)
+
     def _failed(self, error: Exception, what: str, need: Need | None) -> Part[T]:
-        return Part(None, (problem_of(error, what, need, self.principal),), self._now_ms())
+        return Part(None, (problem_of(error, what, need, self.principal),), self.now_ms())
 
     # --- the parts of a snapshot ---
 
@@ -86,22 +101,20 @@ class Reader:
         return await self.read(self.admin.describe_cluster(), "the brokers")
 
     async def topics(self) -> Part[Mapping[str, TopicDescription]]:
-        found = await self.read_each(
+        return await self.read_each(
             self.admin.describe_topics(),
             lambda name: f"the topic {name}",
             lambda name: Need(Operation.DESCRIBE, ResourceType.TOPIC, name),
             title="the topics",
         )
-        return Part(found.value, found.problems, found.taken_ms)
 
     async def log_dirs(self) -> Part[Mapping[int, tuple[LogDirDescription, ...]]]:
-        found = await self.read_each(
+        return await self.read_each(
             self.admin.describe_log_dirs(),
             lambda broker: f"the log directories of broker {broker}",
             lambda _: DESCRIBE_CLUSTER,
             title="the log directories",
         )
-        return Part(found.value, found.problems, found.taken_ms)
 
     async def end_offsets(self, topics: Mapping[str, TopicDescription]) -> Part[Mapping[TopicPartition, int]]:
         led = [
@@ -110,8 +123,7 @@ class Reader:
             for p in t.partitions
             if p.leader >= 0
         ]
-        found = await self.read(self.admin.end_offsets(led), "the log end offsets")
-        return Part(found.value, found.problems, found.taken_ms)
+        return await self.read(self.admin.end_offsets(led), "the log end offsets")
 
     async def groups(self) -> Part[Mapping[str, GroupListing]]:
         found = await self.read_each(

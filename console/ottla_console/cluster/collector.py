@@ -1,9 +1,9 @@
 """The background task that collects what the pages of a cluster share.
 
-One for each cluster and principal with an open session. Invariants: a collection is followed by a pause of at
-least `REST` times its duration, so that collecting takes at most a tenth of the time of brokers and console
-however large the cluster is; a page never waits for more than the parts that it asks for, and no longer than
-it says. A part that failed keeps the value of the collection before, with the new problems.
+One for each cluster and principal with an open session. Invariants: a collection is followed by a pause of
+`REST` times its duration, up to `PAUSE_S_MAX`, so that collecting takes a tenth of the time of brokers and
+console however large the cluster is; a page never waits for more than the parts that it asks for, and no
+longer than it says. A part that failed keeps the value of the collection before, with the new problems.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from ottla.client.admin_types import TopicPartition
 from ottla_console.cluster.collecting import Reader
+from ottla_console.cluster.problems import Kind
 from ottla_console.cluster.rates import Counts, point_between
 from ottla_console.cluster.snapshot import Part, Snapshot
 
@@ -26,6 +27,7 @@ T = TypeVar("T")
 REST: Final = 9.0
 PERIOD_S: Final = 5.0
 PERIOD_UNWATCHED_S: Final = 30.0
+PAUSE_S_MAX: Final = 60.0
 WATCHED_S: Final = 60.0
 """A collector whose snapshot no page has read for so long collects less often."""
 
@@ -90,9 +92,10 @@ class Collector:
                 log.exception("collecting %s failed", self._name)
             self.duration_s = self._now_s() - began
             watched = self._now_s() - self._read_s <= WATCHED_S
-            pause_s = max(self._period_s if watched else PERIOD_UNWATCHED_S, REST * self.duration_s)
+            away = any(problem.kind is Kind.UNREACHABLE for problem in self._snapshot.problems)
+            period_s = self._period_s if watched else PERIOD_UNWATCHED_S
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
+                async with asyncio.timeout(pause_s(self.duration_s, period_s, away=away)):
                     await self._wake.wait()
             self._wake.clear()
 
@@ -123,6 +126,12 @@ class Collector:
             history = snapshot.history.with_point(point_between(self._counts, counts))
             self._publish(history=history)
         self._counts = counts
+
+
+def pause_s(duration_s: float, period_s: float, *, away: bool) -> float:
+    """The pause after a collection. `away`: a broker has not responded, so that most of the duration was
+    waiting and no load, and the next change is expected soon."""
+    return period_s if away else min(max(period_s, REST * duration_s), PAUSE_S_MAX)
 
 
 def _kept(new: Part[T], old: Part[T]) -> Part[T]:

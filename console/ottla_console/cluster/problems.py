@@ -83,7 +83,14 @@ def problem_of(error: Exception, what: str, need: Need | None = None, principal:
         )  # fmt: skip
     if isinstance(error, errors.UnsupportedVersionError):
         return Problem(Kind.UNSUPPORTED, what, f"this version of the brokers does not support it ({error})")
-    if isinstance(error, (errors.UnknownTopicOrPartitionError, errors.GroupIdNotFoundError)):
+    if isinstance(
+        error,
+        (
+            errors.UnknownTopicOrPartitionError,
+            errors.GroupIdNotFoundError,
+            errors.TransactionalIdNotFoundError,
+        ),
+    ):
         return Problem(Kind.MISSING, what, "it does not exist, or you may not see it")
     if isinstance(error, (ClusterUnreachable, errors.NetworkError, errors.RequestTimedOutError, OSError)):
         return Problem(

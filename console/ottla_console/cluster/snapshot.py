@@ -8,10 +8,10 @@ computed once per snapshot, on first use.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ottla.client.admin_types import (
     ClusterDescription,
@@ -25,13 +25,14 @@ from ottla_console.cluster.problems import Problem
 from ottla_console.cluster.rates import History
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Generic[T]):
+class Part(Generic[T_co]):
     """One part of what is known, with the problems of reading it."""
 
-    value: T | None = None
+    value: T_co | None = None
     problems: tuple[Problem, ...] = ()
     taken_ms: int = -1
     """Wall clock; -1: not collected yet."""
@@ -79,6 +80,17 @@ class Snapshot:
         """The problems of all parts, each once."""
         parts = (self.cluster, self.topics, self.log_dirs, self.end_offsets, self.groups, self.committed)
         return tuple(dict.fromkeys(problem for part in parts for problem in part.problems))
+
+    def once(self, function: Callable[[Snapshot], T]) -> T:
+        """The result of a pure function of this snapshot, computed once: rows of long lists."""
+        if function not in self._once:
+            self._once[function] = function(self)
+        result: T = self._once[function]
+        return result
+
+    @cached_property
+    def _once(self) -> dict[Callable[[Snapshot], Any], Any]:
+        return {}
 
     @cached_property
     def known_topics(self) -> Mapping[str, TopicDescription]:

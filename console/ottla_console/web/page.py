@@ -27,7 +27,7 @@ from ottla_console.web.sessions import Session
 
 audit_log = logging.getLogger("ottla_console.audit")
 
-FIRST_WAIT_S: Final = 0.6
+FIRST_WAIT_S: Final = 0.4
 """The longest that a page waits for a first collection; then it shows what is known and refreshes itself."""
 BODY_MAX: Final = 64 * 1024
 
@@ -115,6 +115,10 @@ class Context:
     def reader(self) -> Reader:
         """Details on demand: `await ctx.reader.read(ctx.reader.admin.…, what, need)`."""
         return self.access.reader
+
+    def now_ms(self) -> int:
+        """The wall clock."""
+        return self.access.reader.now_ms()
 
     async def snapshot(self, *parts: str) -> Snapshot:
         """The newest snapshot; waits a moment for parts that have never been collected."""

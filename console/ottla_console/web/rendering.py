@@ -22,45 +22,42 @@ from ottla_console.web.page import Context, Page, navigation, tabs
 _HERE: Final = Path(__file__).parent
 STATIC: Final = _HERE / "static"
 _PAGES: Final = _HERE.parent / "pages"
+_FILTERS: Final = (
+    *("broker_ids", "byte_rate", "compact", "count", "duration", "number"),
+    *("percent", "rate", "shown", "size", "time"),
+)
 LIVE_S: Final = 5
 LIVE_SOON_S: Final = 1
+
+
+@cache
+def environment() -> Environment:
+    """The environment, with the compiled templates; the same for all applications of a process."""
+    found = Environment(
+        loader=FileSystemLoader([_HERE / "templates", _PAGES]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    found.filters |= {name: getattr(formats, name) for name in _FILTERS} | {"name": name_of}
+    found.globals |= {
+        "sparkline": charts.sparkline,
+        "chart": charts.line,
+        "bar": charts.bar,
+        "formats": formats,
+        "asset": asset,
+    }
+    return found
 
 
 class Renderer:
     """Renders the templates of a set of pages."""
 
     def __init__(self, settings: Settings, pages: Collection[Page]) -> None:
-        self._settings = settings
         self._pages = pages
-        self._environment = Environment(
-            loader=FileSystemLoader([_HERE / "templates", _PAGES]),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            auto_reload=False,
-        )
-        filters = (
-            "number",
-            "compact",
-            "size",
-            "rate",
-            "byte_rate",
-            "percent",
-            "time",
-            "duration",
-            "count",
-            "shown",
-            "broker_ids",
-        )
-        self._environment.filters |= {name: getattr(formats, name) for name in filters}
-        self._environment.filters["name"] = name_of
-        self._environment.globals |= {
-            "sparkline": charts.sparkline,
-            "chart": charts.line,
-            "bar": charts.bar,
-            "formats": formats,
-            "asset": asset,
+        self._common = {
             "sections": navigation(pages),
             "clusters": settings.clusters,
             "settings": settings,
@@ -70,27 +67,34 @@ class Renderer:
     def page(self, ctx: Context, template: str, variables: Mapping[str, Any]) -> str:
         """A page of a cluster, or its live part."""
         collector = ctx.access.collector
-        return self._environment.get_template(template).render(
-            variables,
-            layout="fragment.html" if ctx.fragment else "layout.html",
-            ctx=ctx,
-            page=ctx.page,
-            title=ctx.page.title,
-            cluster=ctx.access.cluster,
-            principal=ctx.access.principal,
-            session=ctx.session,
-            url=ctx.url,
-            tabs=lambda of: [(page, self._tab_url(ctx, page)) for page in tabs(self._pages, of)],
-            here=str(ctx.request.url.path) + (f"?{ctx.request.url.query}" if ctx.request.url.query else ""),
-            live_s=LIVE_S if collector.snapshot.started else LIVE_SOON_S,
-            flashes=[] if ctx.fragment else ctx.session.take_flashes(),
+        return (
+            environment()
+            .get_template(template)
+            .render(
+                {**self._common, **variables},
+                layout="fragment.html" if ctx.fragment else "layout.html",
+                ctx=ctx,
+                page=ctx.page,
+                title=ctx.page.title,
+                cluster=ctx.access.cluster,
+                principal=ctx.access.principal,
+                session=ctx.session,
+                url=ctx.url,
+                tabs=lambda of: [(page, self._tab_url(ctx, page)) for page in tabs(self._pages, of)],
+                here=str(ctx.request.url.path)
+                + (f"?{ctx.request.url.query}" if ctx.request.url.query else ""),
+                live_s=LIVE_S if collector.snapshot.started else LIVE_SOON_S,
+                flashes=[] if ctx.fragment else ctx.session.take_flashes(),
+            )
         )
 
     def plain(self, template: str, **variables: object) -> str:
         """A page outside of a cluster."""
         empty: dict[str, object] = {"cluster": None, "principal": "", "flashes": [], "page": None}
-        return self._environment.get_template(template).render(
-            {**empty, "layout": "layout.html", **variables}
+        return (
+            environment()
+            .get_template(template)
+            .render({**self._common, **empty, "layout": "layout.html", **variables})
         )
 
     @staticmethod

@@ -324,8 +324,12 @@ class ChildObjects:
     async def scale(self, stateful_set: Object, replicas: int) -> None:
         await self.patch("StatefulSet", stateful_set, {"spec": {"replicas": replicas}}, "ScaleFailed")
 
-    async def grow(self, claim: Object, size: str | int) -> str:
-        await self.patch("PersistentVolumeClaim", claim, growth(size), "VolumeNotGrown")
+    async def grow(self, claim: Object, size: str | int, field: str) -> str:
+        """`field`: the path of the storage in the spec."""
+        try:
+            await self.patch("PersistentVolumeClaim", claim, growth(size), "VolumeNotGrown")
+        except StepFailed as failure:
+            raise StepFailed(failure.reason, f"{field}.size {size}: {failure.message}") from None
         return f"grow volume {name_of(claim)} to {size}"
 
     async def own_claim(self, owner: BrokerCluster | Pipeline, claim: Object, *, delete: bool) -> str:

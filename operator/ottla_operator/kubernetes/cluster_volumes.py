@@ -37,7 +37,8 @@ class ClusterVolumes:
         listed, name = self._objects.listed, cluster.metadata.name
         pods, configs = observing.pods_of(listed, name), observing.configs_of(listed, name)
         for broker, config in configs.items():
-            if naming.is_of_pool(broker) and cluster.pool_of(broker) is None:
+            deleted = naming.is_of_pool(broker) and cluster.pool_of(broker) is None
+            if deleted or cluster.is_paused(broker):
                 continue
             storage, pod = cluster.of_broker(broker).spec.storage, pods.get(broker)
             _, settings = observing.runs_with(pod, config)
@@ -56,7 +57,7 @@ class ClusterVolumes:
         for volume in _volumes(cluster):
             for claim in self._claims(volume):
                 if volumes.is_smaller(claim, volume.size):
-                    await ensured.attempt(self._objects.grow(claim, volume.size))
+                    await ensured.attempt(self._objects.grow(claim, volume.size, volume.field))
 
     async def _check_classes(self, cluster: BrokerCluster, ensured: Ensured) -> None:
         for volume in _volumes(cluster):
@@ -112,6 +113,8 @@ class _Volume:
 def _volumes(cluster: BrokerCluster) -> list[_Volume]:
     found = _of_brokers("", cluster.spec.storage, "spec.storage")
     for pool in cluster.pools:
+        if pool.paused:
+            continue
         found += _of_brokers(pool.name, pool.spec.storage, f"BrokerPool {pool.name} spec.storage")
     if cluster.spec.zookeeper.connect is None:
         storage = manifests_zookeeper.managed(cluster).storage

@@ -100,7 +100,7 @@ class KubernetesDrivers:
         storage = pipeline.spec.storage
         if claim is not None and storage is not None:
             if volumes.is_smaller(claim, storage.size):
-                await ensured.attempt(self._objects.grow(claim, storage.size))
+                await ensured.attempt(self._objects.grow(claim, storage.size, "spec.storage"))
             await ensured.attempt(self._objects.own_claim(pipeline, claim, delete=storage.delete_claim))
             found = volumes.differences([claim], storage.size, storage.storage_class, "spec.storage")
             ensured.findings += volumes.finding_of(found)

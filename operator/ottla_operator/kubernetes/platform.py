@@ -221,7 +221,7 @@ class KubernetesPlatform:
         await self._volumes.ensure(cluster, ensured)
         await ensured.attempt(self._ensure_set(cluster, launches.default))
         for broker in sorted({*self._configs(), *self._broker_sets()}):
-            if cluster.pool_of(broker) is not None:
+            if naming.is_of_pool(broker) and not _is_left_alone(cluster, broker):
                 await ensured.attempt(self._ensure_broker_set(cluster, broker, launches.of(broker)))
         if certified:
             await self._servers.ensure_acls(cluster, ensured)
@@ -249,7 +249,11 @@ class KubernetesPlatform:
         else is to change waits for the broker's restart."""
         configs, known = self._configs(), _known_hashes(cluster)
         for broker, pod in self._pods().items():
-            if broker in configs or pod["metadata"].get("deletionTimestamp") or _is_left(cluster, broker):
+            if (
+                broker in configs
+                or pod["metadata"].get("deletionTimestamp")
+                or _is_left_alone(cluster, broker)
+            ):
                 continue
             launch = launches.of(broker)
             running = known.get(broker) or observing.UNKNOWN_HASH
@@ -257,7 +261,9 @@ class KubernetesPlatform:
             await ensured.attempt(self._ensure_config(cluster, broker, launch, replaced))
         for broker, config in configs.items():
             annotations, launch = annotations_of(config), launches.of(broker)
-            if annotations.get(naming.HASH_ANNOTATION) != launch.config_hash or _is_left(cluster, broker):
+            if annotations.get(naming.HASH_ANNOTATION) != launch.config_hash or _is_left_alone(
+                cluster, broker
+            ):
                 continue
             if not self._access.has_moved(cluster, broker) and not self._access.is_address_pending(
                 cluster, broker
@@ -450,9 +456,10 @@ def _replicas(stateful_set: Object) -> int:
     return int(stateful_set["spec"].get("replicas", 1))
 
 
-def _is_left(cluster: BrokerCluster, broker: int) -> bool:
-    """Whether the broker's BrokerPool is deleted, so that its settings are not known any more."""
-    return naming.is_of_pool(broker) and cluster.pool_of(broker) is None
+def _is_left_alone(cluster: BrokerCluster, broker: int) -> bool:
+    """Whether the broker's BrokerPool is paused, or deleted, so that its settings are not known any more."""
+    deleted = naming.is_of_pool(broker) and cluster.pool_of(broker) is None
+    return deleted or cluster.is_paused(broker)
 
 
 _OF_REPLACED = (

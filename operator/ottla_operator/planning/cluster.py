@@ -14,7 +14,7 @@ from functools import partial
 from ottla_operator.conditions import Finding, no, unknown
 from ottla_operator.planning.cluster_status import Decisions, findings_of, hibernation_status, status_of
 from ottla_operator.planning.fencing import Fencing, fenced_brokers, plan_fencing
-from ottla_operator.planning.holds import NO_HOLDS, Holds
+from ottla_operator.planning.holds import NO_HOLDS, POOL_PAUSED, Holds
 from ottla_operator.planning.observed import Observed, PartitionKey
 from ottla_operator.planning.placement import Changes, Racks
 from ottla_operator.planning.quotas import plan_defaults
@@ -32,6 +32,7 @@ from ottla_operator.planning.revision import (
 )
 from ottla_operator.planning.rolling import Roll, plan_roll
 from ottla_operator.planning.scaling import (
+    SCALE_DOWN,
     SCALE_UP,
     Members,
     Scaling,
@@ -47,13 +48,15 @@ from ottla_operator.planning.steps import (
     ClusterStep,
     ElectPreferredLeaders,
     EnsureZooKeeper,
+    MoveReplicas,
     RemoveBroker,
+    ReplaceBroker,
     StartBroker,
     StopBroker,
     StopZooKeeper,
 )
 from ottla_operator.planning.throttle import RATES
-from ottla_operator.planning.volumes import plan_emptying
+from ottla_operator.planning.volumes import Emptying, plan_emptying
 from ottla_operator.resources import BrokerCluster, BrokerClusterStatus
 from ottla_operator.resources.cluster_status import ReassignRequestStatus
 from ottla_operator.resources.settings import next_value
@@ -137,6 +140,7 @@ def plan_cluster(
         if broker in members.working
     )
     emptying = plan_emptying(cluster, observed, targets, members.working)
+    active = [broker for broker in members.working if not cluster.is_paused(broker)]
     roll = plan_roll(
         observed,
         {broker: targets.of(broker).hash for broker in members.working},
@@ -148,6 +152,7 @@ def plan_cluster(
             b for b, i in observed.brokers.items() if is_urgent(targets.of(b), i.config_hash, i.settings)
         ],
         emptying=emptying.waiting,
+        paused=[broker for broker in members.working if cluster.is_paused(broker)],
     )
     roll = _until_caught_up(cluster, observed, combined_hash(targets), roll, members)
     scaling, asked = Scaling(), cluster.status.reassign_request
@@ -159,9 +164,9 @@ def plan_cluster(
     if not observed.zookeeper.running:
         steps.append(EnsureZooKeeper())
     else:
-        replacement = plan_replacement(observed, members.working, spec.rolling_update, roll.bounce)
+        replacement = plan_replacement(observed, active, spec.rolling_update, roll.bounce)
         fencing = plan_fencing(cluster.metadata.annotations, observed, members, roll.bounce)
-        steps += _starts(observed, members, targets, roll)
+        steps += _starts(observed, members, targets, roll, emptying)
         steps += replacement.steps
         steps += [*(_alterations(settings) if settings.recorded else ()), *defaults.steps]
         scaling, asked, run = _scaling(cluster, observed, members, roll, request, proposed)
@@ -170,6 +175,7 @@ def plan_cluster(
             steps.append(ElectPreferredLeaders(elect))
         steps += [*emptying.steps, *fencing.steps, *_bounces(observed, targets, roll)]
         steps += scaling.steps
+        steps = [step for step in steps if step in fencing.steps or not _is_of_paused(cluster, step)]
     altered: list[ClusterStep] = [*_alterations(settings), *defaults.due]
     decided = Decisions(
         members, targets, roll, scaling, replacement, fencing, altered, upgrade or Upgrade(), request, holds
@@ -287,8 +293,10 @@ def _plan_hibernation(cluster: BrokerCluster, observed: Observed, restarts: Sequ
 
 
 def _starts(
-    observed: Observed, members: Members, targets: PerBroker[Revision], roll: Roll
+    observed: Observed, members: Members, targets: PerBroker[Revision], roll: Roll, emptying: Emptying
 ) -> list[ClusterStep]:
+    """A broker that the operator has stopped starts on the newest revision, unless that has come since and
+    lacks a volume, which may hold replicas."""
     steps: list[ClusterStep] = []
     for broker in members.working:
         instance = observed.brokers.get(broker)
@@ -296,7 +304,7 @@ def _starts(
             steps.append(StartBroker(broker))
         elif instance.state in ("Stopped", "Crashed"):
             current = instance.config_hash in ("", targets.of(broker).hash)
-            due = broker in roll.bounce or instance.stopped_by_us
+            due = broker in roll.bounce or (instance.stopped_by_us and broker not in emptying.waiting)
             steps.append(StartBroker(broker, on_target=current or due))
     # A broker that leaves must run until it is drained: it may have the only replica of a partition.
     needed = (broker for broker in members.surplus if observed.kafka.holding(broker))
@@ -364,6 +372,13 @@ def _scaling(
     run = plan_run(cluster, observed, members, waits, proposed)
     if any(isinstance(step, CancelReassign) for step in run.scaling.steps):
         return run.scaling, asked, run
+    if members.surplus and all(cluster.is_paused(broker) for broker in members.surplus):
+        message = f"waiting for {POOL_PAUSED.message}"
+        return (
+            Scaling(reason=SCALE_DOWN, message=message, waiting=dict.fromkeys(members.surplus, message)),
+            asked,
+            run,
+        )
     if members.surplus:
         scaling = plan_scale_down(cluster, observed, members, moves)
         if not roll.rests and cluster.spec.scale_down.policy != "Force":
@@ -375,6 +390,12 @@ def _scaling(
     if not chosen.reason:
         chosen = next((each for each in (moving, growing) if each.blocked), Scaling())
     return chosen, asked, run
+
+
+def _is_of_paused(cluster: BrokerCluster, step: ClusterStep) -> bool:
+    """Whether the step is of a broker in a BrokerPool that is paused."""
+    of_broker = StartBroker | StopBroker | RemoveBroker | ReplaceBroker | MoveReplicas
+    return isinstance(step, of_broker) and cluster.is_paused(step.broker)
 
 
 def _grows_by_number(cluster: BrokerCluster) -> bool:

@@ -18,7 +18,7 @@ from ottla_operator.planning.windows import next_start_ms
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster_status import RollCause
 
-HoldReason = Literal["WaitingForWindow", "WaitingForOtherClusters"]
+HoldReason = Literal["WaitingForWindow", "WaitingForOtherClusters", "PoolPaused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,10 @@ class Hold:
     """What brokers wait for."""
     until_ms: int | None = None
     """When it ends, if that is known."""
+
+
+POOL_PAUSED: Final = Hold("PoolPaused", "its BrokerPool, which is paused")
+"""Of the brokers of a BrokerPool, without an effect on others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from ottla_operator.planning.holds import Hold
+from ottla_operator.planning.holds import POOL_PAUSED, Hold
 from ottla_operator.planning.observed import BrokerInstance, Observed, PartitionState, TopicState
 from ottla_operator.resources.cluster import RollingUpdate
 from ottla_operator.resources.common import parse_duration_ms
@@ -71,11 +71,12 @@ def plan_roll(
     hold: Hold | None = None,
     urgent: Collection[int] = (),
     emptying: Mapping[int, str] | None = None,
+    paused: Collection[int] = (),
 ) -> Roll:
     """Decide over the brokers in `targets`, which are all desired, with the revision that each should run.
     `approved`: the strategy allows the roll; `fenced`: other brokers, which are down on purpose; `hold`: why
     only the brokers `urgent` may begin; `emptying`: what brokers wait for whose volumes must be empty
-    first."""
+    first; `paused`: brokers that must not restart, in BrokerPools that are paused."""
     members = sorted(targets)
     stale = [b for b in members if b in observed.brokers and observed.brokers[b].config_hash != targets[b]]
     total = len(members)
@@ -93,6 +94,8 @@ def plan_roll(
     not_back = [b for b in bounced if not observed.in_service(b)]
     if not_back:
         return all_waiting(*_not_back(observed, not_back[0], targets[not_back[0]], policy))
+    left = {broker: POOL_PAUSED.message for broker in stale if broker in paused}
+    stale = [b for b in stale if b not in left]
     full = {broker: reason for broker, reason in (emptying or {}).items() if broker in stale}
     stale = [b for b in stale if b not in full]
     held = dict[int, str]()
@@ -100,7 +103,8 @@ def plan_roll(
         held = {b: hold.message for b in stale if b not in urgent and not _is_due(observed, b, policy)}
         stale = [b for b in stale if b not in held]
     if not stale:
-        return Roll((), {**full, **held}, updated, total, hold=hold if held else None)
+        rests = hold if held else POOL_PAUSED if left and not full else None
+        return Roll((), {**left, **full, **held}, updated, total, hold=rests)
     out = [b for b in stale if not observed.in_service(b)]
     reason = _waiting_for_bounced(observed, bounced, policy)
     if fenced:
@@ -113,7 +117,7 @@ def plan_roll(
         roll = all_waiting(reason)
     else:
         roll = _roll_ready(observed, members, stale, policy, updated, total)
-    return replace(roll, waiting={**full, **held, **roll.waiting})
+    return replace(roll, waiting={**left, **full, **held, **roll.waiting})
 
 
 def _not_back(observed: Observed, broker: int, target_hash: str, policy: RollingUpdate) -> tuple[str, str]:

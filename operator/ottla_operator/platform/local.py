@@ -65,6 +65,8 @@ class _BrokerRun:
     started_at_ms: int | None = None
     ready_since_ms: int | None = None
     stop_requested_ms: int | None = None
+    after: BrokerLaunch | None = None
+    """The configuration that it was stopped for."""
     exited_at_ms: int | None = None
     crashes: int = 0
     last_crash: str = ""
@@ -278,12 +280,13 @@ class LocalPlatform:
         if running is not None:
             ready = running.process.running and await self._probe(running.port)
             state, message = self._update_state(broker, running, ready)
+        after = running.after if running is not None and state == "Stopped" else None
         return BrokerInstance(
             id=broker,
             state=state,
             ready=running is not None and running.ready_since_ms is not None and state == "Running",
-            config_hash=revision.get("hash", ""),
-            settings=revision.get("static", {}),
+            config_hash=revision.get("hash", "") if after is None else after.config_hash,
+            settings=revision.get("static", {}) if after is None else after.static,
             ready_since_ms=running.ready_since_ms if running else None,
             started_at_ms=running.started_at_ms if running else None,
             crashes=running.crashes if running else 0,
@@ -403,7 +406,7 @@ class LocalPlatform:
     ) -> None:
         running = self._brokers.get(broker)
         if running is not None and running.stop_requested_ms is None:
-            running.stop_requested_ms = self._clock_ms()
+            running.stop_requested_ms, running.after = self._clock_ms(), after
             running.process.terminate()
 
     async def remove_broker(self, cluster: BrokerCluster, broker: int, *, delete_volume: bool) -> None:

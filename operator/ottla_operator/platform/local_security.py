@@ -51,6 +51,7 @@ from ottla_operator.resources.listeners import Listener
 PORTS_APART: Final = 100
 _OWNER: Final = ".owner"
 _TRUSTED: Final = "ssl.truststore.location"
+SCRAM_TYPE: Final = "scram-sha-512"
 
 
 def _without_issuers(cluster: BrokerCluster) -> BrokerCluster:
@@ -319,14 +320,7 @@ class ClientFiles:
         )
         if listener is None or not user.status.secret:
             return {}
-        status = next((one for one in cluster.status.listeners if one.name == listener.name), None)
-        properties = {"bootstrap.servers": status.bootstrap_servers if status is not None else ""}
-        if listener.tls:
-            trusted = self._secrets.path(brokers_secret(cluster.metadata.name), CLUSTER_CA)
-            if listener.has_own_certificate and status is not None and status.certificates:
-                trusted = (self._folder / f"{listener.name}.crt").absolute()
-                self._write(trusted, "".join(status.certificates))
-            properties |= {"ssl.truststore.type": "PEM", _TRUSTED: str(trusted)}
+        properties = self._address(cluster, listener)
         try:
             if user.authentication_type == "tls":
                 return {"security.protocol": "SSL", **properties, **self._key_store(user)}
@@ -340,6 +334,34 @@ class ClientFiles:
             "sasl.mechanism": SCRAM_MECHANISM,
             "sasl.jaas.config": login,
         }
+
+    def console_properties(self, cluster: BrokerCluster) -> Mapping[str, str]:
+        """The client properties for the console, without a log-in: of the first listener on which persons log
+        in by SCRAM, else of the first one without authentication; empty without one."""
+        cluster = _without_issuers(cluster)
+        by_type = {
+            one.authentication.type if one.authentication else "": one for one in cluster.spec.listeners[::-1]
+        }
+        listener = by_type.get(SCRAM_TYPE) or by_type.get("")
+        if listener is None:
+            return {}
+        properties = self._address(cluster, listener)
+        if listener.authentication is None:
+            return {"security.protocol": "SSL" if listener.tls else "PLAINTEXT", **properties}
+        protocol = "SASL_SSL" if listener.tls else "SASL_PLAINTEXT"
+        return {"security.protocol": protocol, "sasl.mechanism": SCRAM_MECHANISM, **properties}
+
+    def _address(self, cluster: BrokerCluster, listener: Listener) -> dict[str, str]:
+        """The bootstrap servers of a listener, and what its clients trust."""
+        status = next((one for one in cluster.status.listeners if one.name == listener.name), None)
+        properties = {"bootstrap.servers": status.bootstrap_servers if status is not None else ""}
+        if listener.tls:
+            trusted = self._secrets.path(brokers_secret(cluster.metadata.name), CLUSTER_CA)
+            if listener.has_own_certificate and status is not None and status.certificates:
+                trusted = (self._folder / f"{listener.name}.crt").absolute()
+                self._write(trusted, "".join(status.certificates))
+            properties |= {"ssl.truststore.type": "PEM", _TRUSTED: str(trusted)}
+        return properties
 
     def _key_store(self, user: User) -> Mapping[str, str]:
         password = self._secrets.path(user.secret_name, "user.password").read_text()

@@ -88,7 +88,7 @@ class SimulatedBroker:
     pool: str = ""
     delete_volume: bool = False
     after: BrokerLaunch | None = None
-    """Of one that is being stopped: how the platform starts it again."""
+    """Of one that is being stopped: the launch that it is stopped for."""
 
     @property
     def up(self) -> bool:
@@ -198,11 +198,12 @@ class SimulatedCluster:
             elif broker.state == "Stopping":
                 broker.state = "Stopped"
                 self._left(broker.id)
-                if self.restarts and broker.after is not None:
+                if broker.after is not None:
                     self._check_volumes(broker.id, broker.after)
                     broker.launch, broker.after = broker.after, None
-                    broker.state, broker.started_at_ms = "Starting", self.now_ms
-                    broker.changes_at_ms = self._ready_at_ms(broker.id)
+                    if self.restarts:
+                        broker.state, broker.started_at_ms = "Starting", self.now_ms
+                        broker.changes_at_ms = self._ready_at_ms(broker.id)
         live = self.live()
         if self.controller not in live:
             self.controller = min(live, default=-1)
@@ -438,7 +439,7 @@ class SimulatedCluster:
     def _check_volumes(self, broker: int, launch: BrokerLaunch) -> None:
         """Record a violation when the broker starts without a volume that has replicas."""
         gone = {*volumes_of(self.brokers[broker].launch.static)} - {*volumes_of(launch.static)}
-        for key in self._held(broker):
+        for key in self._held(broker) if gone else ():
             if self._volume(broker, key) in gone:
                 self.violations.append(f"broker {broker} starts without the volume of {partition_name(key)}")
 

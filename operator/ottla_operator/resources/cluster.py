@@ -319,6 +319,8 @@ class PoolBrokers:
     rack: str | None = None
     is_changed: bool = False
     """The operator has not reconciled the newest BrokerPool yet."""
+    paused: bool = False
+    """An annotation of the BrokerPool pauses the operator."""
 
 
 class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
@@ -375,6 +377,11 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
     def pool_of(self, broker: int) -> PoolBrokers | None:
         """The BrokerPool of a broker; None for one of the cluster's own pool, or of a deleted BrokerPool."""
         return next((pool for pool in self._pools if broker in (*pool.brokers, *pool.leaving)), None)
+
+    def is_paused(self, broker: int) -> bool:
+        """Whether the broker is in a BrokerPool that is paused or unmanaged."""
+        pool = self.pool_of(broker)
+        return pool is not None and pool.paused
 
     def of_broker(self, broker: int) -> BrokerCluster:
         """This cluster, with the values of the broker's pool in its spec."""

@@ -147,6 +147,7 @@ class BrokerPool(Resource[BrokerPoolSpec, BrokerPoolStatus]):
             self._spec_in(cluster.spec),
             self.spec.rack,
             is_changed=self.status.observed_generation != self.metadata.generation,
+            paused=not self.metadata.acted_upon,
         )
 
     def _spec_in(self, spec: BrokerClusterSpec) -> BrokerClusterSpec:

@@ -27,7 +27,22 @@ class ZooKeeperTemplate(Model):
     )
 
 
+_HEAP_MIN: Final = 32 << 10
+"""KiB. A server with less ends at its start."""
+_HEAP_UNITS: Final = {"k": 1, "m": 1 << 10, "g": 1 << 20}
+_SMALL_HEAP: Final = (
+    r"^([12]?[0-9]{1,4}|3[01][0-9]{3}|32[0-6][0-9]{2}|327[0-5][0-9]|3276[0-7])[kK]$|^([12]?[0-9]|3[01])[mM]$"
+)
+
+
 class ManagedZooKeeper(Model):
+    model_config = rules(
+        Rule(
+            "heap must be at least 32m",
+            f"!has(self.heap) || !self.heap.matches({cel_regex(_SMALL_HEAP)})",
+        )
+    )
+
     replicas: int = Field(
         default=3, ge=1, le=7, description="The number of servers, which cannot be changed."
     )
@@ -43,7 +58,8 @@ class ManagedZooKeeper(Model):
     heap: str | None = Field(
         default=None,
         pattern=r"^[1-9][0-9]*[kKmMgG]$",
-        description="The maximum heap of each server's JVM (-Xmx), with the unit k, m or g. Default: 256m.",
+        description="The maximum heap of each server's JVM (-Xmx), with the unit k, m or g; at least 32m. "
+        "Default: 256m.",
     )
     template: ZooKeeperTemplate = Field(
         default_factory=ZooKeeperTemplate, description="Additions to the pods of the servers."
@@ -99,6 +115,10 @@ class ZooKeeper(Model):
                 f"{path}.connect",
                 f"{self.connect!r} is not allowed: must be HOST:PORT[,HOST:PORT…][/chroot]",
             )
+        if self.managed is not None and self.managed.heap is not None:
+            heap = self.managed.heap
+            if int(heap[:-1]) * _HEAP_UNITS[heap[-1].lower()] < _HEAP_MIN:
+                yield Problem(f"{path}.managed.heap", f"{heap!r} is not allowed: must be at least 32m")
         if self.managed is not None:
             yield from pod_problems(self.managed.template.pod, f"{path}.managed.template.pod", "zookeeper")
         for n, source in enumerate(self.tls_trusted_certificates or ()):

@@ -36,6 +36,7 @@ from ottla_operator.resources import BrokerCluster, ConnectCluster, Connector, P
 from ottla_operator.resources.common import config_texts
 from ottla_operator.resources.loading import Loaded, load_folder
 from ottla_operator.step_executor import ReconcileResult
+from ottla_operator.up.console import ConsoleProcess
 from ottla_operator.up.planning import plan_files
 from ottla_operator.up.rebalance import rebalance
 from ottla_operator.up.store import STATE, FolderStore
@@ -84,8 +85,15 @@ def lock_data_folder(data: Path) -> IO[str]:
 class Session:
     """The components of one `ottla up`."""
 
-    def __init__(self, files: Path, data: Path, port: int, clock_ms: Callable[[], int] = now_ms) -> None:
-        """Raises CannotRun."""
+    def __init__(
+        self,
+        files: Path,
+        data: Path,
+        port: int,
+        clock_ms: Callable[[], int] = now_ms,
+        console_port: int | None = None,
+    ) -> None:
+        """`console_port`: of the web console; None: without it. Raises CannotRun."""
         self.files = files
         self._lock = lock_data_folder(data)
         try:
@@ -95,6 +103,7 @@ class Session:
             raise CannotRun(str(error)) from None
         self.secrets = SecretFiles(data / "secrets")
         self._clients = ClientFiles(data / "clients", self.secrets)
+        self._console = None if console_port is None else ConsoleProcess(data, console_port)
         self.platform = LocalPlatform(data, port, clock_ms, self.secrets)
         self.kafka = KafkaAdmin(self.platform.client_properties)
         self.drivers = LocalDrivers(data, clock_ms, self.secrets)
@@ -172,6 +181,8 @@ class Session:
             await asyncio.gather(watcher, return_exceptions=True)
             running = " after the pipelines" if self._runs_pipelines() else ""
             view.print_line(f"stopping: brokers first{running}, then ZooKeeper")
+            if self._console is not None:
+                await asyncio.to_thread(self._console.stop)
             await self.drivers.shutdown()
             await self.kafka.close()
             await self.platform.shutdown(last=self._controller)
@@ -294,6 +305,12 @@ class Session:
             assert cluster is not None
             zookeeper = self.platform.zookeeper_connect(cluster)
             view.print_line(f"ready bootstrap={cluster.status.bootstrap_servers} zookeeper={zookeeper}")
+        if ready and cluster is not None and self._console is not None:
+            servers = {"bootstrap.servers": cluster.status.bootstrap_servers}
+            secured = cluster.spec.is_secured
+            properties = self._clients.console_properties(cluster) if secured else servers
+            if (line := self._console.follow(cluster.metadata.name, properties)) is not None:
+                view.print_line(line)
         self._announced = ready
 
 
@@ -320,6 +337,11 @@ class Session:
     help="The port of broker 0; broker N listens on this plus N, and on 100 more for each further listener.",
 )
 @click.option(
+    "--console-port",
+    type=click.IntRange(1, 65535),
+    help="Serve the web console at this port, as `ottla console` does (needs the extra console).",
+)
+@click.option(
     "--plan", is_flag=True, help="Print what these files would change in the cluster that runs over --data."
 )
 @click.option("--fail", metavar="BROKER", help="With --plan: rehearse the loss of this broker, too.")
@@ -330,6 +352,7 @@ def up(
     files: Path | None,
     data: Path,
     port: int,
+    console_port: int | None,
     plan: bool,
     fail: str | None,
     output: str | None,
@@ -347,15 +370,15 @@ def up(
         show_plan(partial(plan_files, files, data, port), fail, output)
     if fail or output:
         raise click.UsageError("--fail and --output need --plan")
-    asyncio.run(_up(files, data, port))
+    asyncio.run(_up(files, data, port, console_port))
 
 
 up.add_command(rebalance)
 
 
-async def _up(files: Path, data: Path, port: int) -> None:
+async def _up(files: Path, data: Path, port: int, console_port: int | None) -> None:
     try:
-        session = Session(files, data, port)
+        session = Session(files, data, port, console_port=console_port)
         session.preflight()
     except CannotRun as error:
         raise click.ClickException(str(error)) from None

@@ -312,7 +312,7 @@ def test_our_command_line_takes_the_settings_of_javas_tools_and_of_a_broker(
     assert "Traceback" not in refused.stderr
 
 
-@pytest.mark.budget(30)
+@pytest.mark.budget(30)  # three lifetimes of a token
 def test_a_rotated_key_disturbs_no_client(cluster: Cluster) -> None:
     """The last test: brokers and clients have tokens of the new key afterwards."""
 

@@ -40,6 +40,10 @@ URLS = {
     "topics/{name}/acls": "topics/orders/acls",
     "groups": "groups",
     "group": "group?id=billing",
+    "topics/{name}/producers": "topics/orders/producers",
+    "transactions": "transactions",
+    "transaction": "transaction?id=payments-1",
+    "reassignments": "reassignments",
     "brokers/{name}": "brokers/0",
     "brokers/{name}/settings": "brokers/0/settings",
 }
@@ -62,6 +66,7 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         if request.param == "ottla"
         else request.getfixturevalue("apache_kafka")
     )
+    folder = tmp_path_factory.mktemp("console")
     with AdminClient(bootstrap_servers=bootstrap) as admin:
         admin.create_topic("orders", partitions=3, replication_factor=1, config={"retention.ms": "86400000"})
         for group in GROUPS:
@@ -69,8 +74,16 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with Producer(bootstrap_servers=bootstrap) as producer:
         for number in range(10):
             producer.send("orders", f"record {number}".encode(), partition=0).result(60)
-    with console(tmp_path_factory.mktemp("console"), "-b", bootstrap, "--name", "it") as running:
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "transactional.id": "payments-1",
+        "transaction.timeout.ms": "600000",
+    }
+    with Producer(settings) as writer, console(folder, "-b", bootstrap, "--name", "it") as running:
+        writer.begin_transaction()
+        writer.send("orders", b"not yet", partition=1).result(60)
         yield running
+        writer.abort_transaction()
 
 
 @pytest.fixture
@@ -107,6 +120,15 @@ def test_the_overview_and_the_lists_show_the_cluster(visitor: Visitor) -> None:
     expect(page.locator("tbody tr").first).to_contain_text("10")
     page = visitor.visit("/c/it/topics/orders/settings?q=retention.ms")
     expect(page.locator("tr", has_text="retention.ms").first).to_contain_text("86400000")
+
+
+def test_an_open_transaction_is_seen_from_its_id_and_from_its_topic(visitor: Visitor) -> None:
+    page = visitor.visit("/c/it/transactions")
+    expect(page.locator("tr", has_text="payments-1")).to_contain_text("Ongoing")
+    page.get_by_role("link", name="payments-1").click()
+    expect(page.locator("section", has_text="Partitions")).to_contain_text("partition 1")
+    page = visitor.visit("/c/it/topics/orders/producers")
+    expect(page.locator("tbody tr", has_text="from offset 0")).to_have_count(1)
 
 
 def test_a_search_narrows_the_list_while_one_types_and_can_be_shared(visitor: Visitor) -> None:

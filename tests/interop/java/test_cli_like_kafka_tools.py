@@ -348,8 +348,12 @@ def test_perf_measures_written_records(
         shown.stdout,
     ), shown.output
     assert float(shown.stdout.split()[3]) <= 110, "the rate is kept"
-    described = ottla_json("transactions", "describe", "measured")
-    assert (described["state"], described["partitions"]) == ("CompleteCommit", [])
+
+    def completed() -> bool:
+        described = ottla_json("transactions", "describe", "measured")
+        return (described["state"], described["partitions"]) == ("CompleteCommit", [])
+
+    cluster.wait_until(completed, "the markers of the last transaction")
     assert {"transactional_id": "measured", "state": "CompleteCommit"}.items() <= next(
         row for row in ottla_json("transactions", "list") if row["transactional_id"] == "measured"
     ).items()

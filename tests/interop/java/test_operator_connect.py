@@ -24,6 +24,7 @@ from tests.oracles import java, needs_kafka_jars, streams_and_connect
 from tests.worlds.connect_simulation import Connect, RunningWorkers
 
 WAIT_S = 60
+# Each test starts workers of Kafka Connect, which form a group.
 pytestmark = [pytest.mark.timeout(400), pytest.mark.budget(60)]
 SOURCE = "org.apache.kafka.connect.file.FileStreamSourceConnector"
 SINK = "FileStreamSink"

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import pytest
 from crc32c import crc32c
@@ -25,6 +24,7 @@ from ottla.protocol.messages import FetchRequest, ListOffsetsRequest
 from ottla.protocol.records import CODEC_MASK, Record, TimestampType, build_batch, decode_batch, iter_batches
 from tests.interop.kafka.test_records_like_kafka import SETTINGS, make_topic, produce
 from tests.judges.request_recorder import RequestRecorder, kafka_and_ottla, same
+from tests.legacy_messages import entry, message, wrapped
 from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
@@ -101,34 +101,8 @@ def sealed(
     return struct.pack(">qiibI", 0, len(rest) + 9, -1, 2, crc32c(rest)) + rest
 
 
-def message(
-    magic: int,
-    key: bytes | None = b"k",
-    value: bytes | None = b"v",
-    *,
-    offset: int = 0,
-    timestamp: int = 1000,
-    attributes: int = 0,
-) -> bytes:
-    body = struct.pack(">bb", magic, attributes)
-    if magic == 1:
-        body += struct.pack(">q", timestamp)
-    for data in (key, value):
-        body += struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
-    return entry(offset, body)
-
-
-def entry(offset: int, body: bytes) -> bytes:
-    return struct.pack(">qiI", offset, len(body) + 4, crc32(body)) + body
-
-
-def wrapped(magic: int, inner: bytes, codec: Codec = Codec.GZIP, *, offset: int = 0, flag: int = 0) -> bytes:
-    value = compress(codec, inner, v0_header=magic == 0)
-    return message(magic, None, value, offset=offset, timestamp=4000, attributes=codec | flag)
-
-
 def three(magic: int) -> bytes:
-    return b"".join(message(magic, b"k%d" % at, offset=at, timestamp=1000 + at) for at in range(3))
+    return b"".join(message(magic, at, b"k%d" % at, timestamp=1000 + at) for at in range(3))
 
 
 # --- appending -----------------------------------------------------------------------------------------
@@ -261,7 +235,13 @@ def test_recompression(ports: dict[str, int]) -> None:
             await write(recorder, "before 1970", topic, early)
             for magic in (0, 1):
                 await write(recorder, f"format {magic}", topic, three(magic), 2)
-                await write(recorder, f"format {magic}, wrapped", topic, wrapped(magic, three(magic)), 2)
+                await write(
+                    recorder,
+                    f"format {magic}, wrapped",
+                    topic,
+                    wrapped(magic, Codec.GZIP, 0, three(magic)),
+                    2,
+                )
             await note_stored(recorder, topic)
 
     same(ports, scenario)
@@ -307,10 +287,10 @@ def test_message_sets_of_old_clients(ports: dict[str, int]) -> None:
                 "no time": message(0),
                 "before 1970": message(1, timestamp=-7),
                 "late, then early": late + early,
-                "early, wrapped": wrapped(1, early),
+                "early, wrapped": wrapped(1, Codec.GZIP, 0, early),
                 "marked": message(1, attributes=8),
                 "marked, without time": message(1, attributes=8, timestamp=-1),
-                "marked, wrapped": wrapped(1, message(1), flag=8),
+                "marked, wrapped": wrapped(1, Codec.GZIP, 0, message(1), 8),
             }.items():
                 await write(recorder, label, topic, data, 2)
         for label, data in {
@@ -329,36 +309,36 @@ def message_sets(magic: int) -> dict[str, bytes]:
     damaged = whole[:-1] + b"w"
     tiny = bytes(8) + b"\0\0\0\x05" + bytes(9)
     head = struct.pack(">bb", magic, 0) + (struct.pack(">q", 5) if magic else b"")
-    some = message(magic) + message(magic, None, offset=1) + message(magic, None, offset=2)
+    some = message(magic) + message(magic, 1, None) + message(magic, 2, None)
     sets = {
         "three": whole,
         "no keys": some,
-        "no keys, wrapped": wrapped(magic, some, offset=2),
-        "wrapper at 0": wrapped(magic, whole),
-        "wrapper at 1": wrapped(magic, whole, offset=1),
-        "all at 0": wrapped(magic, message(magic) * 3),
-        "two wrappers": wrapped(magic, whole, offset=2) * 2,
-        "a wrapper and one": wrapped(magic, whole, offset=2) + message(magic),
-        "empty wrapper": wrapped(magic, b""),
-        "the other format within": wrapped(magic, message(1 - magic) + message(magic)),
-        "wrapped twice": wrapped(magic, wrapped(magic, whole)),
+        "no keys, wrapped": wrapped(magic, Codec.GZIP, 2, some),
+        "wrapper at 0": wrapped(magic, Codec.GZIP, 0, whole),
+        "wrapper at 1": wrapped(magic, Codec.GZIP, 1, whole),
+        "all at 0": wrapped(magic, Codec.GZIP, 0, message(magic) * 3),
+        "two wrappers": wrapped(magic, Codec.GZIP, 2, whole) * 2,
+        "a wrapper and one": wrapped(magic, Codec.GZIP, 2, whole) + message(magic),
+        "empty wrapper": wrapped(magic, Codec.GZIP, 0, b""),
+        "the other format within": wrapped(magic, Codec.GZIP, 0, message(1 - magic) + message(magic)),
+        "wrapped twice": wrapped(magic, Codec.GZIP, 0, wrapped(magic, Codec.GZIP, 0, whole)),
         "damaged": damaged,
-        "damaged within": wrapped(magic, damaged, offset=2),
+        "damaged within": wrapped(magic, Codec.GZIP, 2, damaged),
         "cut": whole[:-1],
-        "cut within": wrapped(magic, whole[:-3], offset=2),
+        "cut within": wrapped(magic, Codec.GZIP, 2, whole[:-3]),
         "first cut": whole[:20],
         "too small": whole + tiny,
-        "too small within": wrapped(magic, whole + tiny, offset=2),
+        "too small within": wrapped(magic, Codec.GZIP, 2, whole + tiny),
         "garbage within": message(magic, value=b"garbage!", attributes=1),
-        "a wrapper of null": message(magic, None, None, attributes=1),
-        "zstd": message(magic, None, compress(Codec.ZSTD, whole), attributes=4),
-        "codec 6": message(magic, None, b"x", attributes=6),
+        "a wrapper of null": message(magic, 0, None, None, attributes=1),
+        "zstd": message(magic, 0, None, compress(Codec.ZSTD, whole), attributes=4),
+        "codec 6": message(magic, 0, None, b"x", attributes=6),
         "both formats": message(magic) + message(1 - magic),
         "a key that is too long": entry(0, head + struct.pack(">i", 500) + b"kkkkkk"),
         "a key of -3": entry(0, head + struct.pack(">ii", -3, 1) + b"v"),
     }
     for codec in OLD_CODECS:
-        sets[f"wrapped, {codec.name}"] = wrapped(magic, whole, codec, offset=2)
+        sets[f"wrapped, {codec.name}"] = wrapped(magic, codec, 2, whole)
     return sets
 
 

@@ -11,6 +11,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -60,43 +62,72 @@ class Job:
         self._file.close()
 
 
-@pytest.mark.parametrize("sink", ["parquet", "delta"])
-@pytest.mark.budget(60)  # each kill costs a start of Spark
-def test_each_record_is_written_once_whenever_the_driver_is_killed(
-    bootstrap: str, tmp_path: Path, spark: SparkSession, sink: str
-) -> None:
-    chance = random.Random(SEED)
-    line = Line(bootstrap, (f"kills-{sink}.a", f"kills-{sink}.b"), tmp_path, sink)
+@dataclass
+class Killed:
+    """A lake of which one driver after the other is killed; the last test writes the rest."""
+
+    line: Line
+    chance: random.Random
+    log: Path
+
+    def kill_one(self, meanwhile: Callable[[], None]) -> None:
+        """At any moment after `meanwhile`, which begins with the first batch."""
+        job = Job("lake", self.line.folder / "lake.yaml", self.log)
+        try:
+            job.first_line()
+            meanwhile()
+            time.sleep(self.chance.uniform(0.0, 2.0))  # a kill at any moment
+        finally:
+            job.kill()
+
+    def kill_a_compaction(self) -> None:
+        """Beside the job; it dies as well."""
+        staged = self.line.folder / "lake" / "_staging"
+        compaction = Job("lake-compact", self.line.folder / "lake.yaml", self.log)
+        try:
+            began = wait_until(lambda: any(staged.glob("compaction-*")), timeout_s=WAIT_S)
+            assert began, self.log.read_text()[-3000:]
+            time.sleep(self.chance.uniform(0.0, 1.0))  # a kill at any moment
+        finally:
+            compaction.kill()
+
+
+@pytest.fixture(scope="module", params=["parquet", "delta"])
+def killed(
+    request: pytest.FixtureRequest, bootstrap: str, tmp_path_factory: pytest.TempPathFactory
+) -> Killed:
+    folder = tmp_path_factory.mktemp(request.param)
+    line = Line(bootstrap, (f"kills-{request.param}.a", f"kills-{request.param}.b"), folder, request.param)
     create_topics(bootstrap, line.topics)
     line.produce(range(EVENTS // 2))
     line.send(line.topics[0], [f"bad {number}".encode() for number in range(BAD)])
-    config = line.write_config(
+    line.write_config(
         maxOffsetsPerTrigger=40,
         trigger={"interval": "1 millisecond"},
         spark={"settings": SMALL},
         compaction={"minFiles": 2},
     )
-    log, staged = tmp_path / "log", tmp_path / "lake" / "_staging"
-    for number in range(KILLS):
-        job = Job("lake", config, log)
-        try:
-            job.first_line()
-            if number == 0:
-                line.produce(range(EVENTS // 2, EVENTS))  # the topics are written to meanwhile
-            elif number == 1 and sink == "parquet":
-                compaction = Job("lake-compact", config, log)  # beside the job; it dies as well
-                try:
-                    began = wait_until(lambda: any(staged.glob("compaction-*")), timeout_s=WAIT_S)
-                    assert began, log.read_text()[-3000:]
-                    time.sleep(chance.uniform(0.0, 1.0))  # a kill at any moment
-                finally:
-                    compaction.kill()
-            time.sleep(chance.uniform(0.0, 2.0))  # a kill at any moment
-        finally:
-            job.kill()
-        seen = line.ids()
-        assert len(set(seen)) == len(seen), f"doubled after kill {number}, seed {SEED}"
-    assert len(line.ids()) < EVENTS, "it was killed too late to be of use"
+    return Killed(line, random.Random(SEED), folder / "log")
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_killed_driver_has_written_no_record_twice(killed: Killed, number: int) -> None:
+    line = killed.line
+
+    def meanwhile() -> None:
+        if number == 0:
+            line.produce(range(EVENTS // 2, EVENTS))  # the topics are written to meanwhile
+        elif number == 1 and line.sink == "parquet":
+            killed.kill_a_compaction()
+
+    killed.kill_one(meanwhile)
+    seen = line.ids()
+    assert len(set(seen)) == len(seen), f"doubled after kill {number}, seed {SEED}"
+    assert len(seen) < EVENTS, "it was killed too late to be of use"
+
+
+def test_the_driver_after_killed_ones_writes_the_rest_once(killed: Killed, spark: SparkSession) -> None:
+    line = killed.line
     line.land(spark, maxOffsetsPerTrigger=3_000)
     line.complete()
     assert sorted(row["value"] for row in line.dead()) == sorted(f"bad {n}".encode() for n in range(BAD))

@@ -14,7 +14,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,6 @@ KILLS = int(os.environ.get("OTTLA_KILLS", "2"))
 SEED = 8
 TOPIC = "orders"
 THERE = f"east.{TOPIC}"
-
-
-@pytest.fixture
-def clusters(quick_spark: None, tmp_path: Path) -> Iterator[tuple[str, str]]:
-    try:
-        check_java()
-    except JavaMissing as missing:
-        pytest.skip(str(missing))
-    with two_clusters(tmp_path) as bootstraps:
-        yield bootstraps
 
 
 class Source(threading.Thread):
@@ -78,15 +69,20 @@ class Source(threading.Thread):
                 self.committed += texts
             self.done.wait(0.3)
 
+    def end(self) -> None:
+        self.done.set()
+        self.join(60)
+
 
 class Mirror:
     """The job's process. Killed, it leaves Java and Spark's Python workers to notice by themselves."""
 
     def __init__(self, config: Path, log: Path, *arguments: str) -> None:
-        self._log = log.open("w")
+        self.log = log
+        self._output = log.open("w")
         command = [sys.executable, "-m", "ottla_pipeline.command", "mirror", "--config", str(config)]
         self.process = subprocess.Popen(
-            [*command, *arguments], stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True
+            [*command, *arguments], stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True
         )
 
     def end(self) -> None:
@@ -94,67 +90,85 @@ class Mirror:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        self._log.close()
+        self._output.close()
 
 
 def ends(bootstrap: str) -> int:
     """How much the target holds, markers and open transactions included."""
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
     try:
-        partitions = reader.list_topics(THERE, timeout=30).topics[THERE].partitions
+        topic = reader.list_topics(timeout=30).topics.get(THERE)
+        partitions = topic.partitions if topic is not None else ()
         return sum(reader.get_watermark_offsets(TopicPartition(THERE, p), timeout=30)[1] for p in partitions)
     finally:
         reader.close()
 
 
-@pytest.mark.budget(60)  # each kill costs a start of Spark
-def test_a_mirror_killed_at_random_moments_writes_each_record_once(
-    clusters: tuple[str, str], tmp_path: Path
-) -> None:
-    east, west = clusters
-    create(east, TOPIC)
-    config = tmp_path / "mirror.yaml"
-    body: dict[str, Any] = {
-        "name": "kills",
-        "source": {"alias": "east", "bootstrap": east},
-        "target": {"alias": "west", "bootstrap": west},
-        "topicPattern": ".*",
-        "checkpoint": str(tmp_path / "checkpoint"),
-        "trigger": {"interval": "100 milliseconds"},
-        "maxOffsetsPerTrigger": 3000,
-        "transaction": {"maxRecords": 100},
-    }
-    config.write_text(json.dumps(body))
-    chance, source = random.Random(SEED), Source(east)
-    mirrors: list[Mirror] = []
-    held = 0
-    source.start()
+@dataclass
+class Killed:
+    """Two clusters, of which the first is written to until the last test; one mirror after the other is
+    killed."""
+
+    east: str
+    west: str
+    source: Source
+    folder: Path
+    chance: random.Random
+    running: ExitStack
+    mirrors: int = 0
+
+    def start(self, *arguments: str, **changes: Any) -> Mirror:
+        """The job, until the last test ends: what a killed one started lives on for a while."""
+        config = self.folder / "mirror.yaml"
+        body: dict[str, Any] = {
+            "name": "kills",
+            "source": {"alias": "east", "bootstrap": self.east},
+            "target": {"alias": "west", "bootstrap": self.west},
+            "topicPattern": ".*",
+            "checkpoint": str(self.folder / "checkpoint"),
+            "trigger": {"interval": "100 milliseconds"},
+            "maxOffsetsPerTrigger": 3000,
+            "transaction": {"maxRecords": 100},
+        }
+        config.write_text(json.dumps(body | changes))
+        self.mirrors += 1
+        mirror = Mirror(config, self.folder / f"mirror-{self.mirrors}.log", *arguments)
+        self.running.callback(mirror.end)
+        return mirror
+
+
+@pytest.fixture(scope="module")
+def killed(quick_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
     try:
-        for number in range(KILLS):
-            mirror = Mirror(config, tmp_path / f"mirror-{number}.log")
-            mirrors.append(mirror)
-            moved = wait_until(
-                lambda: mirror.process.poll() is not None or ends(west) > held,  # noqa: B023
-                timeout_s=240,
-            )
-            assert moved, "it mirrors"
-            assert mirror.process.poll() is None, (tmp_path / f"mirror-{number}.log").read_text()
-            time.sleep(chance.uniform(0, 1.5))  # a kill at any moment
-            mirror.process.kill()  # not the group: what it started lives on for a while
-            mirror.process.wait()
-            held = ends(west)
-        source.done.set()
-        source.join(60)
-        # What has piled up meanwhile, in few batches.
-        config.write_text(json.dumps({**body, "maxOffsetsPerTrigger": 50_000, "transaction": {}}))
-        last = Mirror(config, tmp_path / "mirror-last.log", "--available-now")
-        mirrors.append(last)
-        assert last.process.wait(400) == 0, (tmp_path / "mirror-last.log").read_text()
-    finally:
-        source.done.set()
-        source.join(60)
-        for mirror in mirrors:
-            mirror.end()
-    there = read(west, THERE)
-    assert there == read(east, TOPIC), "keys, values, headers, timestamps, partitions and order"
-    assert values(there) == sorted(source.committed)
+        check_java()
+    except JavaMissing as missing:
+        pytest.skip(str(missing))
+    folder = tmp_path_factory.mktemp("kills")
+    with two_clusters(folder) as (east, west), ExitStack() as running:
+        create(east, TOPIC)
+        source = Source(east)
+        running.callback(source.end)
+        source.start()
+        yield Killed(east, west, source, folder, random.Random(SEED), running)
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_mirror_goes_on_after_those_that_were_killed(killed: Killed, number: int) -> None:
+    held = ends(killed.west)
+    mirror = killed.start()
+    moved = wait_until(lambda: mirror.process.poll() is not None or ends(killed.west) > held, timeout_s=240)
+    assert moved, "it mirrors"
+    assert mirror.process.poll() is None, mirror.log.read_text()
+    time.sleep(killed.chance.uniform(0, 1.5))  # a kill at any moment
+    mirror.process.kill()  # not the group: what it started lives on for a while
+    mirror.process.wait()
+
+
+def test_mirrors_killed_at_random_moments_write_each_record_once(killed: Killed) -> None:
+    killed.source.end()
+    # What has piled up meanwhile, in few batches.
+    last = killed.start("--available-now", maxOffsetsPerTrigger=50_000, transaction={})
+    assert last.process.wait(400) == 0, last.log.read_text()
+    there = read(killed.west, THERE)
+    assert there == read(killed.east, TOPIC), "keys, values, headers, timestamps, partitions and order"
+    assert values(there) == sorted(killed.source.committed)

@@ -31,7 +31,7 @@ from ottla_pipeline.running import await_queries
 from ottla_pipeline.sinks.transactional import TransactionalWriter
 from ottla_pipeline.streams import writing
 from tests.judges.postgres import PASSWORD, PostgreSql, postgresql
-from tests.judges.python_jobs import PythonJob, create_topics, produce, read_committed
+from tests.judges.python_jobs import create_topics, produce, read_committed
 
 pytestmark = pytest.mark.timeout(600)
 SPARK = (writing.SESSION, {"spark.sql.shuffle.partitions": "1"})
@@ -40,13 +40,13 @@ WAIT_S = 240.0
 
 
 @pytest.fixture
-def job(spark: SparkSession, bootstrap: str, tmp_path: Path) -> streams.Job:
+def job(spark: SparkSession, bootstrap: str, tmp_path: Path, request: pytest.FixtureRequest) -> streams.Job:
     """Topics of the test's own begin with its name."""
     raw = {
         "name": tmp_path.name,
         "kafka": {"bootstrap": bootstrap},
         "checkpoint": str(tmp_path / "checkpoint"),
-        "trigger": {"availableNow": True},
+        "trigger": getattr(request, "param", {"availableNow": True}),
         "function": "unused:unused",
     }
     return streams.Job(spark, validate(raw, PythonConfig, "test"))
@@ -69,31 +69,6 @@ def fail(job: streams.Job, said: str) -> None:
 
 # ---- tables that change while a stream is joined with them
 
-FRESH = """
-import sys, threading
-from ottla_pipeline import streams
-
-def run_statements(spark):
-    for number, line in enumerate(sys.stdin):
-        spark.sql(line)
-        print(f"statement {number} is done", flush=True)
-
-def priced(job):
-    job.spark.sql("CREATE TABLE lake.shop.prices (item STRING, iceberg INT) USING iceberg")
-    threading.Thread(target=run_statements, args=[job.spark], daemon=True).start()
-    found, given = job.read_topic("fresh.clicks", "id STRING, item STRING"), job.options
-    for table in (
-        job.topic_table("fresh.prices", "topic INT", key="item"),
-        streams.delta_table(job.spark, given["delta"]),
-        streams.iceberg_table(job.spark, "lake.shop.prices"),
-        streams.jdbc_table(job.spark, given["sqlite"], "prices"),
-        streams.jdbc_table(
-            job.spark, given["postgresql"], "prices", user="shop", password_file=given["password"]
-        ),
-    ):
-        found = streams.join_table(found, table, on=["item"], how="leftOuter")
-    job.write(found, job.topic_sink("fresh.out", key=["id"]))
-"""
 KINDS = ("topic", "delta", "iceberg", "sqlite", "postgresql")
 
 
@@ -110,36 +85,26 @@ def shop(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-@pytest.mark.budget(60)  # a driver with five kinds of tables
+@pytest.mark.parametrize("job", [{"interval": "100 milliseconds"}], indirect=True, ids=["follows"])
 def test_each_batch_is_joined_with_the_tables_current_rows(
-    bootstrap: str, quick_spark: None, tmp_path: Path, database: PostgreSql, shop: sqlite3.Connection
+    job: streams.Job, bootstrap: str, tmp_path: Path, database: PostgreSql, shop: sqlite3.Connection
 ) -> None:
     create_topics(bootstrap, ["fresh.clicks", "fresh.out"])
     create_topics(bootstrap, ["fresh.prices"], partitions=2, **{"cleanup.policy": "compact"})
     shop.execute("CREATE TABLE prices (item TEXT, sqlite INT)")
     (tmp_path / "password").write_text(PASSWORD)
     catalog = "spark.sql.catalog.lake"
-    spark = {
-        "packages": ["iceberg", "postgresql", "sqlite"],
-        "settings": {
-            catalog: "org.apache.iceberg.spark.SparkCatalog",
-            f"{catalog}.type": "hadoop",
-            f"{catalog}.warehouse": str(tmp_path / "warehouse"),
-            f"{catalog}.cache-enabled": False,
-            "spark.sql.shuffle.partitions": "1",
-        },
-    }
-    options = {
-        "delta": str(tmp_path / "delta"),
-        "sqlite": f"jdbc:sqlite:{tmp_path / 'shop.db'}",
-        "postgresql": f"jdbc:postgresql://{database.address}/shop",
-        "password": str(tmp_path / "password"),
-    }
+    job.spark.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
+    job.spark.conf.set(f"{catalog}.type", "hadoop")
+    job.spark.conf.set(f"{catalog}.warehouse", str(tmp_path / "warehouse"))
+    job.spark.conf.set(f"{catalog}.cache-enabled", False)
+    job.spark.sql("CREATE TABLE lake.shop.prices (item STRING, iceberg INT) USING iceberg")
     before: dict[str, int] = {}
 
     def change(prices: dict[str, int]) -> None:
-        """All tables but the one of Iceberg, which the job's process writes."""
         rows = sorted(prices.items())
+        inserted = ", ".join(f"('{item}', {price})" for item, price in rows)
+        job.spark.sql(f"INSERT OVERWRITE lake.shop.prices VALUES {inserted}")
         write_deltalake(
             tmp_path / "delta",
             pa.table(
@@ -165,39 +130,37 @@ def test_each_batch_is_joined_with_the_tables_current_rows(
     expected: list[dict[str, Any]] = []
     phases = [{"a": 1, "b": 2}, {"a": 10, "c": 3}, {"a": 10, "b": 20, "c": 3}]
     change(phases[0])
-    with PythonJob(
-        tmp_path / "fresh",
-        bootstrap,
-        FRESH,
-        "priced",
-        trigger={"interval": "100 milliseconds"},
-        spark=spark,
-        options=options,
-    ) as process:
-        assert process.process.stdin is not None
+    joined = job.read_topic("fresh.clicks", "id STRING, item STRING")
+    url = f"jdbc:postgresql://{database.address}/shop"
+    for table in (
+        job.topic_table("fresh.prices", "topic INT", key="item"),
+        streams.delta_table(job.spark, str(tmp_path / "delta")),
+        streams.iceberg_table(job.spark, "lake.shop.prices"),
+        streams.jdbc_table(job.spark, f"jdbc:sqlite:{tmp_path / 'shop.db'}", "prices"),
+        streams.jdbc_table(job.spark, url, "prices", user="shop", password_file=str(tmp_path / "password")),
+    ):
+        joined = streams.join_table(joined, table, on=["item"], how="leftOuter")
+    query = job.write(joined, job.topic_sink("fresh.out", key=["id"]))
+    try:
         for number, prices in enumerate(phases):
             if number:
                 change(prices)
-            values = ", ".join(f"('{item}', {price})" for item, price in prices.items())
-            process.process.stdin.write(f"INSERT OVERWRITE lake.shop.prices VALUES {values}\n")
-            process.process.stdin.flush()
-            done = f"statement {number} is done"
-            assert wait_until(lambda: done in process.said or not process.running, timeout_s=WAIT_S)  # noqa: B023
-            assert process.running, process.said[-5000:]
             clicks = [{"id": f"{number}-{item}", "item": item} for item in ("a", "b", "c", None)]
             produce(bootstrap, "fresh.clicks", [(None, click) for click in clicks])
             expected += [
                 {**click, **dict.fromkeys(KINDS, prices.get(click["item"] or ""))} for click in clicks
             ]
             wanted = len(expected)
-            there = wait_until(
-                lambda: len(found()) >= wanted or not process.running,  # noqa: B023
+            assert wait_until(
+                lambda: len(found()) >= wanted or not query.isActive,  # noqa: B023
                 timeout_s=WAIT_S,
-                poll_s=0.5,
+                poll_s=0.2,
             )
-            assert there, process.said[-5000:]
-            assert process.running, process.said[-5000:]
+            assert query.isActive, query.exception()
             assert found() == sorted(expected, key=lambda row: row["id"])
+    finally:
+        query.stop()
+        job.close()
 
 
 def test_a_topic_is_a_table_of_the_last_record_of_each_key(

@@ -6,14 +6,15 @@ OTTLA_KILLS says how often it is killed (twice if it is not set), OTTLA_SEED wit
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import time
 from collections import defaultdict
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -53,10 +54,47 @@ def sums(job):
 """
 
 
-@pytest.mark.budget(60)  # each kill costs a start of Spark
-def test_whenever_the_driver_is_killed_each_row_is_written_once(
-    bootstrap: str, spark: SparkSession, tmp_path: Path
-) -> None:
+@dataclass
+class Killed:
+    """Topics of a job of which one driver after the other is killed; the last test writes the rest."""
+
+    bootstrap: str
+    folder: Path
+    chance: random.Random
+    prices: dict[str, int]
+    sold: list[dict[str, Any]]
+    """The records by id, of which some are produced twice."""
+    halves: tuple[list[dict[str, Any]], list[dict[str, Any]]]
+    produced: int = 0
+
+    @property
+    def delta(self) -> Path:
+        return self.folder / "delta"
+
+    def produce_half(self) -> None:
+        """The next one, if there is one."""
+        if self.produced < len(self.halves):
+            produce(self.bootstrap, "kills.sold", [(None, row) for row in self.halves[self.produced]])
+            self.produced += 1
+
+    def start(self) -> PythonJob:
+        return PythonJob(
+            self.folder / "kills",
+            self.bootstrap,
+            SOURCE,
+            "sums",
+            options={"delta": str(self.delta)},
+            spark={"settings": SMALL},
+            trigger={"interval": "1 millisecond"},
+            maxOffsetsPerTrigger=50,
+        )
+
+    def written(self) -> list[int]:
+        return [row["id"] for _, row in read_committed(self.bootstrap, "kills.priced")]
+
+
+@pytest.fixture(scope="module")
+def killed(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Killed:
     chance = random.Random(SEED)
     create_topics(bootstrap, ["kills.sold", "kills.priced", "kills.sums"], partitions=2)
     create_topics(bootstrap, ["kills.prices"], **{"cleanup.policy": "compact"})
@@ -67,45 +105,48 @@ def test_whenever_the_driver_is_killed_each_row_is_written_once(
         {"id": number, "item": chance.choice(items), "at": _instant(chance.randrange(3_600))}
         for number in range(RECORDS)
     ]
-    end = [{"id": -1 - n, "item": "end", "at": _instant(10 * 3_600)} for n in range(2)]
     repeated = [*sold, *chance.sample(sold, REPEATED)]
     chance.shuffle(repeated)
     halves = repeated[: RECORDS // 2], repeated[RECORDS // 2 :]
-    produce(bootstrap, "kills.sold", [(None, row) for row in halves[0]])
-    delta = tmp_path / "delta"
+    made = Killed(bootstrap, tmp_path_factory.mktemp("kills"), chance, prices, sold, halves)
+    made.produce_half()
+    return made
 
-    file = tmp_path / "kills" / "job.yaml"
-    for number in range(KILLS):
-        before = len(read_committed(bootstrap, "kills.priced"))
-        with PythonJob(
-            tmp_path / "kills",
-            bootstrap,
-            SOURCE,
-            "sums",
-            options={"delta": str(delta)},
-            spark={"settings": SMALL},
-            trigger={"interval": "1 millisecond"},
-            maxOffsetsPerTrigger=50,
-        ) as process:
-            grows = wait_until(
-                lambda: len(read_committed(bootstrap, "kills.priced")) > before or not process.running,  # noqa: B023
-                timeout_s=WAIT_S,
-                poll_s=0.2,
-            )
-            assert grows, process.said[-5000:]
-            assert process.running, process.said[-5000:]
-            if number == 0:
-                produce(bootstrap, "kills.sold", [(None, row) for row in halves[1]])
-            time.sleep(chance.uniform(0.0, 2.0))  # a kill at any moment
-        ids = [row["id"] for _, row in read_committed(bootstrap, "kills.priced")]
-        assert len(set(ids)) == len(ids), f"doubled after kill {number}, seed {SEED}"
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_killed_driver_has_written_no_row_twice(killed: Killed, number: int) -> None:
+    before = len(killed.written())
+    with killed.start() as process:
+        grows = wait_until(
+            lambda: len(killed.written()) > before or not process.running, timeout_s=WAIT_S, poll_s=0.2
+        )
+        assert grows, process.said[-5000:]
+        assert process.running, process.said[-5000:]
+        killed.produce_half()  # meanwhile
+        time.sleep(killed.chance.uniform(0.0, 2.0))  # a kill at any moment
+    ids = killed.written()
+    assert len(set(ids)) == len(ids), f"doubled after kill {number}, seed {SEED}"
     assert len(ids) < RECORDS, "it was killed too late to be of use"
+
+
+def test_the_driver_after_killed_ones_writes_each_row_once(killed: Killed, spark: SparkSession) -> None:
+    bootstrap, sold, prices = killed.bootstrap, killed.sold, killed.prices
+    while killed.produced < len(killed.halves):
+        killed.produce_half()
+    end = [{"id": -1 - n, "item": "end", "at": _instant(10 * 3_600)} for n in range(2)]
     produce(bootstrap, "kills.sold", [(None, row) for row in end])
-    last = {"trigger": {"availableNow": True}, "maxOffsetsPerTrigger": None}
-    config = validate(json.loads(file.read_text()) | last, python.PythonConfig, file.name)
+    raw = {
+        "name": "kills",
+        "kafka": {"bootstrap": bootstrap},
+        "checkpoint": str(killed.folder / "kills" / "checkpoint"),
+        "source": SOURCE,
+        "function": "sums",
+        "options": {"delta": str(killed.delta)},
+        "trigger": {"availableNow": True},
+    }
     context = JobContext(spark, print)
     with context.at_end:
-        assert await_queries(python.start(context, config), Event())
+        assert await_queries(python.start(context, validate(raw, python.PythonConfig, "kills")), Event())
 
     written = read_committed(bootstrap, "kills.priced")
     assert all(key == row["item"] for key, row in written)
@@ -129,7 +170,7 @@ def test_whenever_the_driver_is_killed_each_row_is_written_once(
         ]
     )
     assert in_any_order([row for _, row in read_committed(bootstrap, "kills.sums")]) == model
-    assert in_any_order(DeltaTable(str(delta)).to_pyarrow_table().to_pylist()) == model
+    assert in_any_order(DeltaTable(str(killed.delta)).to_pyarrow_table().to_pylist()) == model
 
 
 def _instant(second: int) -> str:

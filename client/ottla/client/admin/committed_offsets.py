@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -20,7 +21,7 @@ from ottla.client.admin.network import (
 from ottla.client.admin_types import ByPartition, Node, OffsetToCommit, Partitions, Results, TopicPartition
 from ottla.client.errors import ClientError
 from ottla.protocol import messages as m
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, UnencodableMessage
 
 _ZOOKEEPER_PARTITIONS: Final = 5000
 """Partitions of one request; brokers allow at most 10,000."""
@@ -46,11 +47,25 @@ async def list_group_offsets(
         node: Node, share: list[str]
     ) -> dict[str, dict[TopicPartition, OffsetToCommit | None] | ClientError]:
         rows = [request.OffsetFetchRequestGroup(group_id=group, topics=wanted(group)) for group in share]
-        response = await network.send_to(node, request(groups=rows, require_stable=require_stable))
+        try:
+            response = await network.send_to(node, request(groups=rows, require_stable=require_stable))
+        except UnencodableMessage:  # before Kafka 3.0 a request has one group
+            return dict(
+                zip(share, await asyncio.gather(*(of_group(node, group) for group in share)), strict=True)
+            )
         return {
             group.group_id: outcome(group.error_code, None, group.group_id) or _committed(group)
             for group in response.groups
         }
+
+    async def of_group(node: Node, group: str) -> dict[TopicPartition, OffsetToCommit | None] | ClientError:
+        partitions = groups[group]
+        topics = None if partitions is None else by_topic(partitions)
+        old = request.OffsetFetchRequestTopic
+        named = None if topics is None else [old(name=t, partition_indexes=p) for t, p in topics.items()]
+        message = request(group_id=group, topics=named, require_stable=require_stable)
+        response = await network.send_to(node, message)
+        return outcome(response.error_code, None, group) or _committed(response)
 
     return await network.by_node(groups, network.coordinators(GROUP), ask, COORDINATOR)
 

@@ -6,6 +6,7 @@ The functions of the API families (`topics`, `groups`, …) take an `AdminNetwor
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, TypeVar
@@ -23,7 +24,7 @@ from ottla.client.admin_types import (
 from ottla.client.errors import ClientError
 from ottla.client.routing import Brokers
 from ottla.protocol import messages as m
-from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.errors import ErrorCode, KafkaError, UnencodableMessage
 from ottla.protocol.types import Message
 from ottla.security.acls import Operation
 from ottla.wire.connection import UnsupportedApi
@@ -130,9 +131,13 @@ class AdminNetwork:
         """A look-up of the coordinators of groups or transactional ids."""
 
         async def find(keys: Collection[str]) -> Mapping[str, Node | ClientError]:
-            found = await self.any_broker(
-                m.FindCoordinatorRequest(key_type=kind, coordinator_keys=list(keys))
-            )
+            try:
+                found = await self.any_broker(
+                    m.FindCoordinatorRequest(key_type=kind, coordinator_keys=list(keys))
+                )
+            except UnencodableMessage:  # before Kafka 3.0 a request has one key
+                found_each = await asyncio.gather(*(self._coordinator(kind, key) for key in keys))
+                return dict(zip(keys, found_each, strict=True))
             return {
                 row.key: outcome(row.error_code, row.error_message, row.key)
                 or Node(row.node_id, row.host, row.port)
@@ -140,6 +145,10 @@ class AdminNetwork:
             }
 
         return find
+
+    async def _coordinator(self, kind: int, key: str) -> Node | ClientError:
+        row = await self.any_broker(m.FindCoordinatorRequest(key_type=kind, key=key))
+        return outcome(row.error_code, row.error_message, key) or Node(row.node_id, row.host, row.port)
 
     async def leaders(self, keys: Collection[TopicPartition]) -> Mapping[TopicPartition, Node | ClientError]:
         """The leaders of partitions. An unknown partition is looked up twice, since a new topic reaches the

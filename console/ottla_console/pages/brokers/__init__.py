@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from ottla.client.admin_types import ConfigEntry, ConfigResource, ConfigType, LogDirDescription
+from ottla.client.admin_types import ConfigResource, ConfigType, LogDirDescription
 from ottla.security.acls import Operation, ResourceType
 from ottla_console.cluster.collecting import DESCRIBE_CLUSTER
 from ottla_console.cluster.problems import Need
@@ -35,17 +35,12 @@ async def show_settings(ctx: Context) -> Response:
     head = head_of(await ctx.snapshot("cluster", "topics"), ctx.name)
     if head.id is None:
         return ctx.render("brokers/missing.html", head, status=404)
-    resource = ConfigResource(ConfigType.BROKER, str(head.id))
-    found = await ctx.reader.read_each(
-        ctx.reader.admin.describe_configs([resource], synonyms=True, documentation=True),
-        lambda _: f"the settings of broker {head.id}",
-        lambda _: Need(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),
-        title=f"the settings of broker {head.id}",
+    found = await ctx.reader.settings(
+        ConfigResource(ConfigType.BROKER, str(head.id)),
+        f"the settings of broker {head.id}",
+        Need(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),
     )
-    entries: dict[str, ConfigEntry] = (found.value or {}).get(resource, {})
-    return ctx.render(
-        "brokers/settings.html", settings_of(head, Part(entries, found.problems, found.taken_ms), ctx.query())
-    )
+    return ctx.render("brokers/settings.html", settings_of(head, found, ctx.query()))
 
 
 PAGES = (

@@ -265,8 +265,18 @@ def _problems(ctx: Context, topic: str, found: Slice) -> list[Problem]:
 
 
 async def _head(ctx: Context) -> Head:
+    """The topic as the last collection found it; one that is newer is asked for."""
     snapshot = await ctx.snapshot("topics")
-    return Head(ctx.name, snapshot.known_topics.get(ctx.name))
+    topic = snapshot.known_topics.get(ctx.name)
+    if topic is not None:
+        return Head(ctx.name, topic)
+    found = await ctx.reader.read_each(
+        ctx.reader.admin.describe_topics([ctx.name]),
+        lambda name: f"the topic {name}",
+        lambda name: Need(Operation.DESCRIBE, ResourceType.TOPIC, name),
+        title=f"the topic {ctx.name}",
+    )
+    return Head(ctx.name, (found.value or {}).get(ctx.name), found.problems)
 
 
 def _rules(ctx: Context) -> Rules:

@@ -257,6 +257,8 @@ class Head:
 
     name: str
     topic: TopicDescription | None
+    problems: tuple[Problem, ...] = ()
+    """Why the topic is not known."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import asyncio
 
 from starlette.responses import RedirectResponse, Response
 
-from ottla.client.admin_types import ConfigEntry, ConfigResource, ConfigType, TopicPartition
+from ottla.client.admin_types import ConfigResource, ConfigType, TopicPartition
 from ottla.security.acls import AclFilter, Operation, PatternFilter, PatternType, ResourceType
 from ottla_console.cluster.collecting import DESCRIBE_CLUSTER
 from ottla_console.cluster.problems import Need
@@ -53,16 +53,12 @@ async def show_partitions(ctx: Context) -> Response:
 
 async def show_settings(ctx: Context) -> Response:
     head = head_of(await ctx.snapshot("topics"), ctx.name)
-    resource = ConfigResource(ConfigType.TOPIC, ctx.name)
-    found = await ctx.reader.read_each(
-        ctx.reader.admin.describe_configs([resource], synonyms=True, documentation=True),
-        lambda _: f"the settings of {ctx.name}",
-        lambda _: Need(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, ctx.name),
-        title=f"the settings of {ctx.name}",
+    found = await ctx.reader.settings(
+        ConfigResource(ConfigType.TOPIC, ctx.name),
+        f"the settings of {ctx.name}",
+        Need(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, ctx.name),
     )
-    entries: dict[str, ConfigEntry] | None = None if found.value is None else found.value.get(resource)
-    view = settings_of(head, Part(entries, found.problems, found.taken_ms), ctx.query())
-    return ctx.render("topics/settings.html", view)
+    return ctx.render("topics/settings.html", settings_of(head, found, ctx.query()))
 
 
 async def show_groups(ctx: Context) -> Response:

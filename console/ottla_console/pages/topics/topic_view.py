@@ -27,6 +27,10 @@ class Head:
     problems: tuple[Problem, ...] = ()
 
     @property
+    def internal(self) -> bool:
+        return self.topic is not None and self.topic.internal
+
+    @property
     def replication(self) -> int:
         return max((len(each.replicas) for each in self.topic.partitions), default=0) if self.topic else 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ottla.client.admin_types import TopicDescription
@@ -76,31 +76,34 @@ COLUMNS: Final[tuple[Column[TopicRow], ...]] = (
 def topics_of(snapshot: Snapshot, query: Query, starred: Collection[str]) -> Topics:
     """The list: internal topics only with `internal`, favourites alone with `starred`."""
     internal, only_starred = bool(query.other("internal")), bool(query.other("starred"))
-    topics = snapshot.known_topics.values()
-    hidden = 0 if internal else sum(topic.internal for topic in topics)
+    topics = snapshot.known_topics
     rows = [
-        _row(snapshot, topic, topic.name in starred)
-        for topic in topics
-        if (internal or not topic.internal) and (not only_starred or topic.name in starred)
+        replace(row, starred=True) if row.name in starred else row
+        for row in snapshot.once(_rows)
+        if (internal or not row.internal) and (not only_starred or row.name in starred)
     ]
     return Topics(
         table_of(rows, COLUMNS, query, text=lambda row: row.name, default_sort="name"),
         snapshot.topics.value is not None,
         internal,
         only_starred,
-        sum(topic.name in starred for topic in topics),
-        hidden,
+        sum(name in topics for name in starred),
+        0 if internal else sum(topic.internal for topic in topics.values()),
         snapshot.topics.problems,
     )
 
 
-def _row(snapshot: Snapshot, topic: TopicDescription, starred: bool) -> TopicRow:
+def _rows(snapshot: Snapshot) -> list[TopicRow]:
+    return [_row(snapshot, topic) for topic in snapshot.known_topics.values()]
+
+
+def _row(snapshot: Snapshot, topic: TopicDescription) -> TopicRow:
     last = snapshot.history.last
     readers = snapshot.readers.get(topic.name, {})
     return TopicRow(
         topic.name,
         topic.internal,
-        starred,
+        False,
         len(topic.partitions),
         max((len(each.replicas) for each in topic.partitions), default=0),
         sum(each.leader < 0 for each in topic.partitions),

@@ -1,0 +1,83 @@
+"""Transactions: transactional ids with their state, one of them with its partitions; producers of a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from starlette.responses import Response
+
+from ottla.client.admin_types import TransactionDescription
+from ottla.security.acls import Operation, ResourceType
+from ottla_console.cluster.problems import Need
+from ottla_console.cluster.snapshot import Part
+from ottla_console.pages.transactions.view import ongoing, producers_of, transaction_of, transactions_of
+from ottla_console.web.page import Context, Nav, Page, Tab
+
+DESCRIBED_MAX: Final = 200
+"""Open transactions of the list that are described."""
+
+
+async def show_list(ctx: Context) -> Response:
+    """All transactional ids, and since when the transactions of some of them are open."""
+    reader = ctx.reader
+    listed = await reader.read_each(
+        reader.admin.list_transactions(),
+        lambda broker: f"the transactions that broker {broker} coordinates",
+        lambda _: Need(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
+        title="the transactions",
+    )
+    described = await _describe(ctx, ongoing(listed)[:DESCRIBED_MAX])
+    return ctx.render(
+        "transactions/list.html", transactions_of(listed, described, ctx.now_ms(), ctx.query("state"))
+    )
+
+
+async def show(ctx: Context) -> Response:
+    """A transactional id."""
+    id_ = ctx.params.get("id", "")
+    found = await _describe(ctx, [id_])
+    described = (found.value or {}).get(id_)
+    view = transaction_of(id_, Part(described, found.problems, found.taken_ms), ctx.now_ms())
+    return ctx.render("transactions/transaction.html", view, status=404 if view.missing else 200)
+
+
+async def _describe(ctx: Context, ids: Sequence[str]) -> Part[dict[str, TransactionDescription]]:
+    return await ctx.reader.read_each(
+        ctx.reader.admin.describe_transactions(ids),
+        lambda id_: f"the transactional id {id_}",
+        lambda id_: Need(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, id_),
+        title="the transactions",
+    )
+
+
+async def show_producers(ctx: Context) -> Response:
+    """The producers that write to a topic, by the state that its leaders keep of them."""
+    snapshot = await ctx.snapshot("topics")
+    topic = snapshot.known_topics.get(ctx.name)
+    partitions = (
+        [(ctx.name, each.partition) for each in topic.partitions if each.leader >= 0] if topic else []
+    )
+    found = await ctx.reader.read_each(
+        ctx.reader.admin.describe_producers(partitions),
+        lambda tp: f"the producers of {tp.topic}-{tp.partition}",
+        lambda _: Need(Operation.READ, ResourceType.TOPIC, ctx.name),
+        title=f"the producers of {ctx.name}",
+    )
+    return ctx.render(
+        "transactions/producers.html",
+        producers_of(ctx.name, topic is not None and topic.internal, found, ctx.now_ms(), ctx.query()),
+    )
+
+
+PAGES = (
+    Page("transactions", show_list, "Transactions", nav=Nav("Data", "Transactions", 30)),
+    Page("transaction", show, "Transaction", under="transactions", keep=("id",)),
+    Page(
+        "topics/{name}/producers",
+        show_producers,
+        "Producers of a topic",
+        tab=Tab("topic", "Producers", 25),
+        under="topics",
+    ),
+)

@@ -1,0 +1,186 @@
+"""The view models of transactions and producers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ottla.client.admin_types import (
+    ProducerState,
+    TopicPartition,
+    TransactionDescription,
+    TransactionListing,
+)
+from ottla_console.cluster.problems import Kind, Problem
+from ottla_console.cluster.snapshot import Part
+from ottla_console.views.tables import Column, Query, Table, table_of
+
+ONGOING: Final = "Ongoing"
+
+Listed = Mapping[int, tuple[TransactionListing, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRow:
+    """A transactional id."""
+
+    id: str
+    state: str
+    producer_id: int
+    coordinator: int
+    open_ms: int | None
+    """For how long its transaction has been open; None without one, or if that is not known."""
+    late: bool
+    """Open for longer than its time-out, after which its coordinator aborts it."""
+
+
+COLUMNS: Final[tuple[Column[TransactionRow], ...]] = (
+    Column("id", "Transactional id", lambda row: row.id.casefold()),
+    Column("state", "State", lambda row: row.state),
+    Column("open", "Open for", lambda row: row.open_ms, numeric=True),
+    Column("producer", "Producer id", lambda row: row.producer_id, numeric=True),
+    Column("coordinator", "Coordinator", lambda row: row.coordinator, numeric=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """The list."""
+
+    table: Table[TransactionRow]
+    open: int
+    late: int
+    states: tuple[tuple[str, int], ...]
+    state: str
+    problems: tuple[Problem, ...]
+
+
+def ongoing(listed: Part[Listed]) -> list[str]:
+    """The transactional ids with an open transaction."""
+    return [
+        each.transactional_id
+        for rows in (listed.value or {}).values()
+        for each in rows
+        if each.state == ONGOING
+    ]
+
+
+def transactions_of(
+    listed: Part[Listed], described: Part[dict[str, TransactionDescription]], now_ms: int, query: Query
+) -> Transactions:
+    """The list; with `state`, the transactional ids in this state alone."""
+    rows = [
+        _row(each, broker, (described.value or {}).get(each.transactional_id), now_ms)
+        for broker, found in (listed.value or {}).items()
+        for each in found
+    ]
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row.state] = counts.get(row.state, 0) + 1
+    state = query.other("state")
+    kept = [row for row in rows if not state or row.state == state]
+    return Transactions(
+        table_of(kept, COLUMNS, query, text=lambda row: row.id, default_sort="open", descending=True),
+        counts.get(ONGOING, 0),
+        sum(row.late for row in rows),
+        tuple(sorted(counts.items())),
+        state,
+        (*listed.problems, *described.problems),
+    )
+
+
+def _row(
+    listed: TransactionListing, broker: int, described: TransactionDescription | None, now_ms: int
+) -> TransactionRow:
+    open_ms = _open_ms(described, now_ms)
+    late = open_ms is not None and described is not None and open_ms > described.timeout_ms
+    return TransactionRow(listed.transactional_id, listed.state, listed.producer_id, broker, open_ms, late)
+
+
+def _open_ms(described: TransactionDescription | None, now_ms: int) -> int | None:
+    began = described.start_ms if described else -1
+    return max(0, now_ms - began) if began >= 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One transactional id."""
+
+    id: str
+    description: TransactionDescription | None
+    open_ms: int | None
+    """For how long its transaction has been open; None without one."""
+    missing: bool
+    problems: tuple[Problem, ...]
+
+    @property
+    def late(self) -> bool:
+        """Whether it is open for longer than its time-out, after which the coordinator aborts it."""
+        return (
+            self.open_ms is not None
+            and self.description is not None
+            and self.open_ms > self.description.timeout_ms
+        )
+
+
+def transaction_of(id_: str, found: Part[TransactionDescription], now_ms: int) -> Transaction:
+    description = found.value
+    missing = any(each.kind is Kind.MISSING for each in found.problems)
+    return Transaction(id_, description, _open_ms(description, now_ms), missing, found.problems)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRow:
+    """A producer in a partition."""
+
+    partition: int
+    state: ProducerState
+    quiet_ms: int
+    """Since its last record."""
+
+    @property
+    def open(self) -> bool:
+        """Whether it has an open transaction in the partition."""
+        return self.state.transaction_start_offset >= 0
+
+
+PRODUCERS: Final[tuple[Column[ProducerRow], ...]] = (
+    Column("partition", "Partition", lambda row: row.partition, numeric=True),
+    Column("producer", "Producer id", lambda row: row.state.producer_id, numeric=True),
+    Column("epoch", "Epoch", lambda row: row.state.producer_epoch, numeric=True),
+    Column("sequence", "Last sequence", lambda row: row.state.last_sequence, numeric=True),
+    Column("quiet", "Last record", lambda row: row.quiet_ms, numeric=True, hint="Time since its last record"),
+    Column("open", "Open transaction", lambda row: (not row.open, row.state.transaction_start_offset)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Producers:
+    """The tab of the producers of a topic."""
+
+    name: str
+    internal: bool
+    table: Table[ProducerRow]
+    producers: int
+    open: int
+    problems: tuple[Problem, ...]
+
+
+def producers_of(
+    name: str,
+    internal: bool,
+    found: Part[dict[TopicPartition, tuple[ProducerState, ...]]],
+    now_ms: int,
+    query: Query,
+) -> Producers:
+    rows = [
+        ProducerRow(tp.partition, state, max(0, now_ms - state.last_timestamp_ms))
+        for tp, states in (found.value or {}).items()
+        for state in states
+    ]
+    table = table_of(
+        rows, PRODUCERS, query, text=lambda row: f"{row.state.producer_id}", default_sort="quiet"
+    )
+    distinct = len({row.state.producer_id for row in rows})
+    return Producers(name, internal, table, distinct, sum(row.open for row in rows), found.problems)
