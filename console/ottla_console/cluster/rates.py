@@ -72,6 +72,11 @@ class History:
     def last(self) -> Point | None:
         return self.points[-1] if self.points else None
 
+    @property
+    def span_ms(self) -> float:
+        """The time that the points cover."""
+        return 1000 * (self.points[-1].at_s - self.points[0].at_s) if self.points else 0.0
+
     def series(self, value: Callable[[Point], float | None]) -> list[float | None]:
         """A value of each point."""
         return [value(point) for point in self.points]

@@ -58,7 +58,9 @@ def _chart(
         f"{label}: now {text(newest)}, at most {text(max(known))}" if known else f"{label}: not known yet"
     )
     parts = [Markup("<title>{}</title>").format(description)]
-    if scale:
+    if scale and not known:
+        parts.append(Markup('<text class="scale" x="0" y="13">known after two readings</text>'))
+    elif scale:
         for share in (0.0, 0.5, 1.0):
             y = _y(top * share, top, height)
             parts.append(

@@ -293,26 +293,29 @@ def test_windows_have_all_records_in_time_and_late_records_are_reported(
         assert reported == len(model.late)
 
 
-@pytest.mark.budget(40)  # five jobs of five batches each, at once
-def test_every_record_is_counted_or_reported_late(lines: Lines) -> None:
-    """The watermark moves from batch to batch; the results must hold whatever the batches were."""
-    chance, first = random.Random(12), lines()
-    tumbling, sliding, session, inner, outer = first, *(lines(first.name) for _ in range(4))
-    sent: dict[str, list[Moment]] = {}
-    for side in ("in", "in2"):
+def send_disordered(line: Line, *sides: str) -> dict[str, list[Moment]]:
+    """Sends records of which some are late to the inputs, and ends all windows; returns what was sent."""
+    chance, sent = random.Random(12), {}
+    for side in sides:
         moments = shuffled(chance, 240, since=0, span=120_000, prefix=f"{side}-")
         moments.sort(key=lambda moment: moment.time + chance.randrange(100_000))
         end = [Moment(f"{side}-end{number}", BASE + 3_600_000, "z", 0) for number in range(2)]
         sent[side] = [*moments, *end]
-        first.send(sent[side], side)
-    few, of_both = {"maxOffsetsPerTrigger": 60}, {"maxOffsetsPerTrigger": 120}
+        line.send(sent[side], side)
+    return sent
+
+
+def test_every_record_is_counted_or_reported_late(lines: Lines) -> None:
+    """The watermark moves from batch to batch; the results must hold whatever the batches were."""
+    tumbling = lines()
+    sliding, session = (lines(tumbling.name) for _ in range(2))
+    sent = send_disordered(tumbling, "in")["in"]
+    few = {"maxOffsetsPerTrigger": 60}
     slides = {"sliding": {"size": "10 seconds", "slide": "4 seconds"}}
     queries = [
         *tumbling.start(tumbling.windowed({"tumbling": "5 seconds"}, **few)),
         *sliding.start(sliding.windowed(slides, **few)),
         *session.start(session.windowed({"session": {"gap": "3 seconds"}}, **few)),
-        *inner.start(inner.joined("inner") | of_both),
-        *outer.start(outer.joined("leftOuter") | of_both),
     ]
     assert await_queries(queries, Event())
     for line, size, slide in ((tumbling, 5_000, 5_000), (sliding, 10_000, 4_000)):
@@ -320,7 +323,7 @@ def test_every_record_is_counted_or_reported_late(lines: Lines) -> None:
         assert late
         missed = {(identity, window) for identity, windows in late.items() for window in windows}
         numbers: dict[tuple[int, int, str], list[int]] = {}
-        for moment in sent["in"][:-2]:
+        for moment in sent[:-2]:
             for window in windows_of(moment.time, size, slide):
                 if (moment.id, window) not in missed:
                     numbers.setdefault((*window, moment.key), []).append(moment.n)
@@ -328,8 +331,20 @@ def test_every_record_is_counted_or_reported_late(lines: Lines) -> None:
     late = session.late()
     assert late
     model = Sessions(3_000, 10_000)
-    model.run(moment for moment in sent["in"] if moment.id not in late)
+    model.run(moment for moment in sent if moment.id not in late)
     assert session.results() == model.results
+
+
+def test_every_record_is_joined_or_reported_late(lines: Lines) -> None:
+    inner = lines()
+    outer = lines(inner.name)
+    sent = send_disordered(inner, "in", "in2")
+    few = {"maxOffsetsPerTrigger": 120}
+    queries = [
+        *inner.start(inner.joined("inner") | few),
+        *outer.start(outer.joined("leftOuter") | few),
+    ]
+    assert await_queries(queries, Event())
     late = inner.late()
     assert late.keys() & {moment.id for moment in sent["in"]}
     kept = {side: [moment for moment in moments if moment.id not in late] for side, moments in sent.items()}

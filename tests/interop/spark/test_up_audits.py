@@ -1,12 +1,12 @@
 """The condition Complete of a Topic under `ottla up`: real brokers, a real audit job, audited clients.
 
-One run for the whole story: each start of Spark takes seconds.
+All tests share one run: each start of Spark takes seconds.
 """
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -64,49 +64,56 @@ def reported(session: UpSession) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.budget(40)  # a start of a driver, and windows that must pass
-def test_a_topics_status_has_missing_records_and_the_complete_until_time(
-    tmp_path: Path, quick_spark: None
-) -> None:
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory, quick_spark: None) -> Iterator[UpSession]:
+    """The application billing lacks 10 of 500 records, and an audit runs."""
     try:
         find_java()
     except JavaUnusable as error:
         pytest.skip(str(error))
-    with UpSession(tmp_path) as session:
+    with UpSession(tmp_path_factory.mktemp("up")) as running:
         offsets = {"offsets.topic.num.partitions": 1, "offsets.topic.replication.factor": 1}
-        session.write("BrokerCluster", "demo", {"replicas": 1, "config": offsets})
+        running.write("BrokerCluster", "demo", {"replicas": 1, "config": offsets})
         for name in ("orders", "ottla.audit"):
-            session.write("Topic", name, {**CLUSTER, "partitions": 2, "replicas": 1})
-        session.wait_ready()
-        assert session.condition(KEY, "Complete") == ("", "", "")
-        produce(session, 500)
-        consume(session, 490)
-        session.write("Pipeline", "audit", audit())
-        session.wait_until(
-            lambda: session.condition(KEY, "Complete")[:2] == ("False", "Missing"), "Missing", 240
-        )
-        assert session.condition(KEY, "Complete")[2].startswith("10 records are missing in ")
-        session.wait_line(rf"{KEY} Complete=False Missing")
-        found = reported(session)
-        assert (found["pipeline"], found["missing"], found["duplicated"]) == ("audit", 10, 0)
-        assert {window["tier"] for window in found["windows"]} == {"billing"}
-        assert sum(window["missing"] for window in found["windows"]) == 10
+            running.write("Topic", name, {**CLUSTER, "partitions": 2, "replicas": 1})
+        running.wait_ready()
+        assert running.condition(KEY, "Complete") == ("", "", "")
+        produce(running, 500)
+        consume(running, 490)
+        running.write("Pipeline", "audit", audit())
+        yield running
+        assert running.stop() == 0
 
-        # The application goes on, and everything that was produced has reached it.
-        consume(session, 10)
-        until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        session.wait_until(lambda: session.condition(KEY, "Complete")[:2] == ("True", "Complete"), "Complete")
-        session.wait_until(lambda: reported(session)["completeUntil"] >= until, f"complete until {until}")
-        assert reported(session)["missing"] == 0
-        assert "windows" not in reported(session) or reported(session)["windows"] == []
 
-        # Without its audit nothing more is said, and the last result stays until the audit goes.
-        session.write("Pipeline", "audit", audit(suspend=True))
-        session.wait_until(
-            lambda: session.condition(KEY, "Complete")[:2] == ("Unknown", "AuditNotRunning"), "Unknown"
-        )
-        assert reported(session)["completeUntil"] >= until
-        session.remove("Pipeline", "audit")
-        session.wait_until(lambda: session.condition(KEY, "Complete") == ("", "", ""), "no audit")
-        assert reported(session) == {}
-        assert session.stop() == 0
+def test_missing_records_are_in_the_status_of_the_topic(session: UpSession) -> None:
+    session.wait_until(lambda: session.condition(KEY, "Complete")[:2] == ("False", "Missing"), "Missing", 240)
+    assert session.condition(KEY, "Complete")[2].startswith("10 records are missing in ")
+    session.wait_line(rf"{KEY} Complete=False Missing")
+    found = reported(session)
+    assert (found["pipeline"], found["missing"], found["duplicated"]) == ("audit", 10, 0)
+    assert {window["tier"] for window in found["windows"]} == {"billing"}
+    assert sum(window["missing"] for window in found["windows"]) == 10
+
+
+def test_a_topic_is_complete_once_every_record_was_processed(session: UpSession) -> None:
+    consume(session, 10)
+    until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    session.wait_until(
+        lambda: session.condition(KEY, "Complete")[:2] == ("True", "Complete"), "Complete", 240
+    )
+    session.wait_until(lambda: reported(session)["completeUntil"] >= until, f"complete until {until}")
+    assert reported(session)["missing"] == 0
+    assert "windows" not in reported(session) or reported(session)["windows"] == []
+
+
+def test_the_last_result_stays_until_the_audit_is_deleted(session: UpSession) -> None:
+    session.wait_until(lambda: "completeUntil" in reported(session), "a result", 240)
+    until = reported(session)["completeUntil"]
+    session.write("Pipeline", "audit", audit(suspend=True))
+    session.wait_until(
+        lambda: session.condition(KEY, "Complete")[:2] == ("Unknown", "AuditNotRunning"), "Unknown"
+    )
+    assert reported(session)["completeUntil"] >= until
+    session.remove("Pipeline", "audit")
+    session.wait_until(lambda: session.condition(KEY, "Complete") == ("", "", ""), "no audit")
+    assert reported(session) == {}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import yaml
@@ -18,69 +19,76 @@ PAGE = ROOT / "docs" / "pipeline-streams.md"
 KEY = "Pipeline/totals"
 
 
-@pytest.mark.budget(40)  # two starts of a driver
-def test_a_function_in_the_resource_runs_and_its_errors_are_in_the_status(
-    tmp_path: Path, quick_spark: None
-) -> None:
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory, quick_spark: None) -> Iterator[UpSession]:
+    """With the topics of the page."""
     try:
         find_java()
     except JavaUnusable as error:
         pytest.skip(str(error))
-    block = re.search(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    assert block is not None
-    spec = yaml.safe_load(block[1])["spec"]
-    spec["config"] |= {"trigger": {"interval": "200 milliseconds"}}
-    spec["config"]["spark"] = {"settings": {"spark.sql.shuffle.partitions": "1"}}
-    with UpSession(tmp_path) as session:
+    with UpSession(tmp_path_factory.mktemp("up")) as running:
         config = {"offsets.topic.num.partitions": 1, "offsets.topic.replication.factor": 1}
         config |= {"transaction.state.log.num.partitions": 1, "transaction.state.log.replication.factor": 1}
         config |= {"transaction.state.log.min.isr": 1}
-        session.write("BrokerCluster", "demo", {"replicas": 1, "config": config})
-        for topic in ("orders", "totals"):
-            session.write("Topic", topic, {"clusterRef": {"name": "demo"}, "partitions": 1, "replicas": 1})
-        compacted = {"cleanup.policy": "compact"}
-        session.write(
-            "Topic",
-            "customers",
-            {"clusterRef": {"name": "demo"}, "partitions": 1, "replicas": 1, "config": compacted},
-        )
-        wrong = {**spec, "config": {**spec["config"], "function": "total"}}
-        session.write("Pipeline", "totals", wrong)
-        session.wait_until(
-            lambda: (
-                session.condition(KEY, "Failing")[0] == "True"
-                and "source has no function total" in session.condition(KEY, "Failing")[2]
-            ),
-            "the missing function is named",
-            240,
-        )
-        produce(session.bootstrap, "customers", [("ann", {"country": "NO"})])
-        orders = [
-            ("o1", "ann", 10.0, 10),
-            ("o2", "bob", 5.0, 10),
-            ("o1", "ann", 10.0, 10),
-            ("o3", "ann", 1.0, 20),
-        ]
-        produce(
-            session.bootstrap,
-            "orders",
-            [
-                (
-                    None,
-                    {"id": id_, "customer": who, "amount": amount, "ordered_at": f"2024-01-05T{hour}:00:00Z"},
-                )
-                for id_, who, amount, hour in orders
-            ],
-        )
-        session.write("Pipeline", "totals", spec)
-        session.wait_ready()
+        running.write("BrokerCluster", "demo", {"replicas": 1, "config": config})
+        topic = {"clusterRef": {"name": "demo"}, "partitions": 1, "replicas": 1}
+        for name in ("orders", "totals"):
+            running.write("Topic", name, topic)
+        running.write("Topic", "customers", {**topic, "config": {"cleanup.policy": "compact"}})
+        running.wait_ready()
+        names = ("orders", "totals", "customers")
+        running.wait_until(lambda: all(running.topic(name) is not None for name in names), "the topics")
+        yield running
+        assert running.stop() == 0
 
-        def totals() -> list[tuple[str | None, str | None, int, float]]:
-            rows = read_committed(session.bootstrap, "totals")
-            found = [(key, row["country"], row["orders"], row["amount"]) for key, row in rows]
-            return sorted(found, key=str)
 
-        session.wait_until(lambda: len(totals()) >= 2, "two totals", 240)
-        assert totals() == [("NO", "NO", 1, 10.0), (None, None, 1, 5.0)]
-        assert session.condition(KEY)[:2] == ("True", "Running")
-        assert session.stop() == 0
+@pytest.fixture
+def spec() -> dict[str, Any]:
+    """The page's Pipeline, with quick batches."""
+    block = re.search(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    assert block is not None
+    found: dict[str, Any] = yaml.safe_load(block[1])["spec"]
+    found["config"] |= {"trigger": {"interval": "200 milliseconds"}}
+    found["config"]["spark"] = {"settings": {"spark.sql.shuffle.partitions": "1"}}
+    return found
+
+
+def test_a_function_that_the_source_lacks_is_named_in_the_status(
+    session: UpSession, spec: dict[str, Any]
+) -> None:
+    session.write("Pipeline", "wrong", {**spec, "config": {**spec["config"], "function": "total"}})
+
+    def failing() -> tuple[str, str, str]:
+        return session.condition("Pipeline/wrong", "Failing")
+
+    session.wait_until(lambda: failing()[0] == "True", "it to fail", 240)
+    assert "source has no function total" in failing()[2]
+    session.remove("Pipeline", "wrong")
+
+
+def test_the_function_in_the_resource_runs(session: UpSession, spec: dict[str, Any]) -> None:
+    produce(session.bootstrap, "customers", [("ann", {"country": "NO"})])
+    orders = [
+        ("o1", "ann", 10.0, 10),
+        ("o2", "bob", 5.0, 10),
+        ("o1", "ann", 10.0, 10),
+        ("o3", "ann", 1.0, 20),
+    ]
+    produce(
+        session.bootstrap,
+        "orders",
+        [
+            (None, {"id": id_, "customer": who, "amount": amount, "ordered_at": f"2024-01-05T{hour}:00:00Z"})
+            for id_, who, amount, hour in orders
+        ],
+    )
+    session.write("Pipeline", "totals", spec)
+
+    def totals() -> list[tuple[str | None, str | None, int, float]]:
+        rows = read_committed(session.bootstrap, "totals")
+        found = [(key, row["country"], row["orders"], row["amount"]) for key, row in rows]
+        return sorted(found, key=str)
+
+    session.wait_until(lambda: len(totals()) >= 2, "two totals", 240)
+    assert totals() == [("NO", "NO", 1, 10.0), (None, None, 1, 5.0)]
+    session.wait_until(lambda: session.condition(KEY)[:2] == ("True", "Running"), "it to run")
