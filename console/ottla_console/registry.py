@@ -11,6 +11,7 @@ from ottla_console.pages import (
     overview,
     quotas,
     reassignments,
+    records,
     resets,
     topic_changes,
     topics,
@@ -22,6 +23,7 @@ from ottla_console.web.page import Page
 PAGES: Final[tuple[Page, ...]] = (
     *overview.PAGES,
     *topics.PAGES,
+    *records.PAGES,
     *topic_changes.PAGES,
     *groups.PAGES,
     *resets.PAGES,

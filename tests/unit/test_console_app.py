@@ -22,6 +22,8 @@ EVERY_PAGE = (
     "/c/test/",
     "/c/test/topics",
     "/c/test/topics/topic-00001",
+    "/c/test/topics/topic-00001/records",
+    "/c/test/topics/topic-00001/record?partition=0&offset=995",
     "/c/test/topics/topic-00001/groups",
     "/c/test/topics/topic-00001/settings",
     "/c/test/topics/topic-00001/acls",

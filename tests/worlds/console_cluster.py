@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
 
@@ -42,8 +43,9 @@ from ottla.client.admin_types import (
 from ottla.security.acls import AclBinding, AclFilter
 from ottla_console.app import Console
 from ottla_console.registry import PAGES
-from ottla_console.settings import Cluster, Settings, cluster_of
+from ottla_console.settings import Cluster, Mask, Settings, cluster_of
 from ottla_console.web.page import Page
+from tests.worlds.console_logs import FakeLogs
 
 NODES = (Node(0, "broker-0", 9092, "a"), Node(1, "broker-1", 9092, "b"), Node(2, "broker-2", 9092, "c"))
 
@@ -79,6 +81,8 @@ class FakeCluster:
         self.credentials: dict[str, dict[str, int]] = {}
         """Iterations by user and mechanism."""
         self.quotas: dict[QuotaEntity, dict[str, float]] = {}
+        self.masks: tuple[Mask, ...] = ()
+        self.logs = FakeLogs()
         self.moves = {TopicPartition("topic-00001", 0): Reassignment((0, 1, 2), (2,), (1,))}
         began = TransactionDescription(
             NODES[0], "Ongoing", 4000, 1, 60_000, 5_000, (TopicPartition("topic-00001", 0),)
@@ -106,7 +110,13 @@ class FakeCluster:
         cluster = self.settings()
         given = Settings((cluster,), **settings)
         times = {} if clock is None else {"monotonic_s": lambda: clock[0]}
-        console = Console(given, pages, connect=lambda properties: self.client(properties), **times)
+        console = Console(
+            given,
+            pages,
+            connect=lambda properties: self.client(properties),
+            open_logs=lambda properties: self.logs,
+            **times,
+        )
         scheme = "https" if given.tls else "http"
         with TestClient(console.app, base_url=f"{scheme}://127.0.0.1", follow_redirects=False) as browser:
             browser.console = console  # type: ignore[attr-defined]
@@ -116,7 +126,7 @@ class FakeCluster:
         security = (
             {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"} if self.passwords else {}
         )
-        return cluster_of("test", "broker-0:9092", security)
+        return replace(cluster_of("test", "broker-0:9092", security), masks=self.masks)
 
     def client(self, properties: Mapping[str, object]) -> AdminClient:
         return cast(AdminClient, FakeAdmin(self, properties))
@@ -157,10 +167,8 @@ class FakeAdmin:
 
     async def describe_topics(self, names: Any = None) -> Results[str, TopicDescription]:
         topics = self._called("describe_topics").topics
-        if names is None:
-            return Results(topics)
         missing = errors.UnknownTopicOrPartitionError()
-        return Results({name: topics.get(name, missing) for name in names})
+        return Results({name: topics.get(name, missing) for name in (topics if names is None else names)})
 
     async def describe_log_dirs(self, brokers: Any = None) -> Results[int, tuple[LogDirDescription, ...]]:
         cluster = self._called("describe_log_dirs")

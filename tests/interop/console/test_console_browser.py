@@ -33,6 +33,8 @@ URLS = {
     "": "",
     "topics": "topics",
     "topics/{name}": "topics/orders",
+    "topics/{name}/records": "topics/orders/records",
+    "topics/{name}/record": "topics/orders/record?partition=0&offset=5",
     "topics/{name}/groups": "topics/orders/groups",
     "topics/{name}/settings": "topics/orders/settings",
     "topics/{name}/acls": "topics/orders/acls",
@@ -60,6 +62,8 @@ URLS = {
     "brokers/{name}/settings": "brokers/0/settings",
 }
 """By the path of each page, one that exists."""
+FILES = {"topics/{name}/record/content"}
+"""Saved by the browser rather than shown."""
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +109,7 @@ def visitor(browser: Browser, address: str) -> Iterator[Visitor]:
 
 
 def test_every_page_has_an_address_here() -> None:
-    assert {page.path for page in PAGES if page.method == "GET"} == set(URLS)
+    assert {page.path for page in PAGES if page.method == "GET"} == set(URLS) | FILES
 
 
 def test_every_page_renders_without_a_finding_in_light_and_dark_and_on_a_phone(
