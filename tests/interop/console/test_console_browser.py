@@ -33,11 +33,27 @@ URLS = {
     "": "",
     "topics": "topics",
     "topics/{name}": "topics/orders",
+    "topics/{name}/records": "topics/orders/records",
+    "topics/{name}/record": "topics/orders/record?partition=0&offset=5",
     "topics/{name}/groups": "topics/orders/groups",
     "topics/{name}/settings": "topics/orders/settings",
     "topics/{name}/acls": "topics/orders/acls",
+    "new-topic": "new-topic",
+    "topics/{name}/manage": "topics/orders/manage?before:0=2",
+    "topics/{name}/setting": "topics/orders/setting?setting=retention.ms",
     "groups": "groups",
     "group": "group?id=billing",
+    "group/reset": "group/reset?id=billing&to=earliest&topic=orders",
+    "group/delete": "group/delete?id=billing",
+    "acls": "acls",
+    "acls/new": "acls/new?principal=User:anna&name=orders&operation=Read",
+    "acls/delete": "acls/delete?principal=User:anna&host=*&permission=Allow&operation=Read&kind=topic"
+    "&name=orders&pattern=Literal",
+    "users": "users",
+    "users/set": "users/set",
+    "users/delete": "users/delete?user=anna",
+    "quotas": "quotas",
+    "quotas/edit": "quotas/edit",
     "topics/{name}/producers": "topics/orders/producers",
     "transactions": "transactions",
     "transaction": "transaction?id=payments-1",
@@ -46,6 +62,8 @@ URLS = {
     "brokers/{name}/settings": "brokers/0/settings",
 }
 """By the path of each page, one that exists."""
+FILES = {"topics/{name}/record/content"}
+"""Saved by the browser rather than shown."""
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +83,7 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("console")
     with AdminClient(bootstrap_servers=bootstrap) as admin:
         admin.create_topic("orders", partitions=3, replication_factor=1, config={"retention.ms": "86400000"})
+        admin.set_scram_credential("anna", "SCRAM-SHA-512", "annas word")
         for group in GROUPS:
             admin.alter_group_offsets(group, {("orders", 0): 2}).raise_first()
     with Producer(bootstrap_servers=bootstrap) as producer:
@@ -90,7 +109,7 @@ def visitor(browser: Browser, address: str) -> Iterator[Visitor]:
 
 
 def test_every_page_has_an_address_here() -> None:
-    assert {page.path for page in PAGES if page.method == "GET"} == set(URLS)
+    assert {page.path for page in PAGES if page.method == "GET"} == set(URLS) | FILES
 
 
 def test_every_page_renders_without_a_finding_in_light_and_dark_and_on_a_phone(
