@@ -4,15 +4,33 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla_console.pages import brokers, groups, overview, reassignments, records, topics, transactions
+from ottla_console.pages import (
+    acls,
+    brokers,
+    groups,
+    overview,
+    quotas,
+    reassignments,
+    records,
+    resets,
+    topic_changes,
+    topics,
+    transactions,
+    users,
+)
 from ottla_console.web.page import Page
 
 PAGES: Final[tuple[Page, ...]] = (
     *overview.PAGES,
     *topics.PAGES,
     *records.PAGES,
+    *topic_changes.PAGES,
     *groups.PAGES,
+    *resets.PAGES,
     *transactions.PAGES,
     *brokers.PAGES,
     *reassignments.PAGES,
+    *acls.PAGES,
+    *users.PAGES,
+    *quotas.PAGES,
 )

@@ -38,8 +38,22 @@ URLS = {
     "topics/{name}/groups": "topics/orders/groups",
     "topics/{name}/settings": "topics/orders/settings",
     "topics/{name}/acls": "topics/orders/acls",
+    "new-topic": "new-topic",
+    "topics/{name}/manage": "topics/orders/manage?before:0=2",
+    "topics/{name}/setting": "topics/orders/setting?setting=retention.ms",
     "groups": "groups",
     "group": "group?id=billing",
+    "group/reset": "group/reset?id=billing&to=earliest&topic=orders",
+    "group/delete": "group/delete?id=billing",
+    "acls": "acls",
+    "acls/new": "acls/new?principal=User:anna&name=orders&operation=Read",
+    "acls/delete": "acls/delete?principal=User:anna&host=*&permission=Allow&operation=Read&kind=topic"
+    "&name=orders&pattern=Literal",
+    "users": "users",
+    "users/set": "users/set",
+    "users/delete": "users/delete?user=anna",
+    "quotas": "quotas",
+    "quotas/edit": "quotas/edit",
     "topics/{name}/producers": "topics/orders/producers",
     "transactions": "transactions",
     "transaction": "transaction?id=payments-1",
@@ -69,6 +83,7 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("console")
     with AdminClient(bootstrap_servers=bootstrap) as admin:
         admin.create_topic("orders", partitions=3, replication_factor=1, config={"retention.ms": "86400000"})
+        admin.set_scram_credential("anna", "SCRAM-SHA-512", "annas word")
         for group in GROUPS:
             admin.alter_group_offsets(group, {("orders", 0): 2}).raise_first()
     with Producer(bootstrap_servers=bootstrap) as producer:
