@@ -307,14 +307,16 @@ _ALL: Final = (
             Edit(
                 _PARTITION,
                 "        assert state.leader == self.broker_id\n"
-                '        assert state.leader_epoch >= self.leader_epoch, "a leader epoch never goes back"\n',
-                "",
+                '        assert state.leader_epoch >= self.leader_epoch, "a leader epoch never goes back"\n'
+                "        if state.partition_epoch < self.partition_epoch:\n",
+                "        if False:\n",
             ),
             Edit(
                 _PARTITION,
                 "        assert state.leader != self.broker_id\n"
-                '        assert state.leader_epoch >= self.leader_epoch, "a leader epoch never goes back"\n',
-                "",
+                '        assert state.leader_epoch >= self.leader_epoch, "a leader epoch never goes back"\n'
+                "        if state.partition_epoch < self.partition_epoch:\n",
+                "        if False:\n",
             ),
         ),
         faults=("controller moves", "at a request", "leader moves"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import time
 from collections.abc import Awaitable, Mapping
@@ -15,6 +16,7 @@ from urllib.parse import parse_qsl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.testclient import TestClient
 
 from ottla.client import errors
 from ottla.client.core.types import TopicPartition
@@ -24,6 +26,7 @@ from ottla.protocol.records import ControlType, Record, build_batch, build_contr
 from ottla_console.cluster.log_reader import Fetched, LogRecord, records_in
 from ottla_console.pages.records.decoding import CHOICES, Rules, header_shown, shown
 from ottla_console.pages.records.filters import Filter
+from ottla_console.pages.records.producing import BadField, Draft, encode
 from ottla_console.pages.records.scanning import Limits, Scan, Slice, Stop
 from ottla_console.pages.records.view import LIMITS, OFFSET_MAX, Choice, plan_of, time_of
 from ottla_console.settings import Mask
@@ -573,3 +576,98 @@ def test_a_topic_that_is_not_there_and_an_offset_out_of_range_are_told(cluster: 
         ranged = browser.get(f"{LIST}?from=offset&offset=999&partition=0").text
         assert "Offset 999 is out of range: partition 0 has 0 to 299" in ranged
         assert "The partition has no records." in browser.get(f"{LIST}?partition=1").text
+
+
+# --- producing ---
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "data"),
+    [
+        ("word", "text", b"word"),
+        ("", "text", b""),
+        ("x", "null", None),
+        ("00 ff", "hex", b"\x00\xff"),
+        ('{"a": 1}', "json", b'{"a": 1}'),
+        ('{"a": 1}', "schema", b"t-value:{'a': 1}"),
+    ],
+)
+def test_a_field_becomes_bytes_by_its_kind(text: str, kind: str, data: bytes | None) -> None:
+    async def by_schema(subject: str, value: object) -> bytes:
+        return f"{subject}:{value}".encode()
+
+    assert asyncio.run(encode(text, kind, "Value", "t-value", by_schema)) == data
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [("0", "hex"), ("{", "json"), ("[" * 100_000, "json"), ("1", "schema")]
+)
+def test_a_field_that_cannot_be_sent_is_refused(text: str, kind: str) -> None:
+    with pytest.raises(BadField, match="Value: "):
+        asyncio.run(encode(text, kind, "Value", "t-value", None))
+
+
+def test_headers_are_lines_and_a_partition_is_one_of_the_topic() -> None:
+    draft = Draft.of({"headers": "a: 1\r\n\r\nb:x: y", "partition": "2"})
+    assert draft.header_list() == [("a", b"1"), ("b", b"x: y")]
+    assert draft.partition_of(3) == 2
+    assert Draft().partition_of(3) is None
+    for wrong in (Draft(headers="no colon"), Draft(headers=": 1"), Draft(headers="a: 1\n" * 101)):
+        with pytest.raises(BadField):
+            wrong.header_list()
+    for partition in ("3", "-1", "x", "\u0663"):
+        with pytest.raises(BadField):
+            Draft(partition=partition).partition_of(3)
+
+
+PRODUCE = "/c/test/topics/topic-00001/produce"
+ORIGIN = {"origin": "http://127.0.0.1"}
+
+
+def submit(browser: TestClient, **fields: str) -> Any:
+    found = re.search(r'name="csrf" value="([^"]+)"', browser.get(PRODUCE).text)
+    assert found
+    return browser.post(PRODUCE, data={"csrf": found[1], **fields}, headers=ORIGIN)
+
+
+def test_a_record_is_written_and_the_audit_log_has_no_content(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with cluster.console(writes=True) as browser, caplog.at_level(logging.INFO, "ottla_console.audit"):
+        assert "Produce" in browser.get(LIST).text
+        done = submit(
+            browser, key="secret-key", value="secret-value", headers="h: secret-head", partition="1"
+        )
+        assert done.status_code == 303
+        assert done.headers["location"].endswith("/record?partition=1&offset=999")
+    assert cluster.logs.produced == [(b"secret-key", b"secret-value", [("h", b"secret-head")], 1)]
+    lines = [each.getMessage() for each in caplog.records if each.name == "ottla_console.audit"]
+    assert len(lines) == 1
+    assert "action=records.produce resource=topic-00001 outcome=done partition=1" in lines[0]
+    assert "secret" not in lines[0]
+
+
+def test_a_form_that_cannot_be_sent_is_shown_again_with_its_texts(cluster: FakeCluster) -> None:
+    with cluster.console(writes=True) as browser:
+        wrong = submit(browser, value="<b>{", value_as="json")
+        assert wrong.status_code == 400
+        assert "Value: not JSON" in wrong.text
+        assert "&lt;b&gt;{" in wrong.text
+        cluster.logs.failure = errors.TopicAuthorizationFailedError("no")
+        refused = submit(browser, value="kept")
+        assert refused.status_code == 502
+        assert "lacks Write on the topic topic-00001" in refused.text
+        assert "kept" in refused.text
+
+
+def test_without_writes_there_is_no_form_and_a_post_is_refused(cluster: FakeCluster) -> None:
+    with cluster.console() as browser:
+        page = browser.get(LIST).text
+        assert "Produce</a>" not in page
+        form = browser.get(PRODUCE)
+        assert form.status_code == 403
+        assert "The console is read-only" in form.text
+        found = re.search(r'name="csrf" value="([^"]+)"', browser.get("/c/test/topics").text)
+        assert found
+        assert browser.post(PRODUCE, data={"csrf": found[1], "value": "x"}, headers=ORIGIN).status_code == 403
+    assert cluster.logs.produced == []
