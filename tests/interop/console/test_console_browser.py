@@ -157,6 +157,12 @@ def test_an_open_transaction_is_seen_from_its_id_and_from_its_topic(visitor: Vis
     expect(page.locator("tbody tr", has_text="from offset 0")).to_have_count(1)
 
 
+def test_a_cluster_without_an_authorizer_says_so_on_the_page_of_acls(visitor: Visitor) -> None:
+    page = visitor.visit("/c/it/acls")
+    expect(page.locator(".problems")).to_contain_text("the brokers have no authorizer")
+    expect(page.locator("table")).to_have_count(0)
+
+
 def test_versions_of_a_schema_are_compared(visitor: Visitor) -> None:
     page = visitor.visit("/c/it/schemas")
     page.get_by_role("link", name="orders-value").click()
