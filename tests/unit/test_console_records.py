@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonpath import JSONPathEnvironment
 from starlette.testclient import TestClient
 
 from ottla.client import errors
@@ -168,6 +169,18 @@ def test_signs_in_names_do_not_count_as_wide_parts() -> None:
     assert list(path.values({"a*b,c?d:e*f..g": 1})) == [1]
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["$", "$.a", "$.a.b", "$.a['b']", "$.l[0]", "$.l[-1].x", "$.l[-3]", "$.l[9]", "$.l.x", "$.a[0]", "$.n.x"],
+)
+def test_a_path_of_names_and_indexes_selects_what_the_library_selects(text: str) -> None:
+    document = {"a": {"b": 1}, "l": [{"x": 1}, {"x": 2}], "n": None, "0": 3}
+    path = Path(text)
+    assert list(path.values(document)) == [
+        each.value for each in JSONPathEnvironment().finditer(text, document)
+    ]
+
+
 # --- filters ---
 
 VALUE = json.dumps({"id": 7, "customer": {"name": "Änne", "vip": True}, "items": [{"sku": "A1"}]}).encode()
@@ -205,6 +218,43 @@ ORDER = LogRecord(0, 5, 0, b"order-7", VALUE, (("trace", b"abc"), ("nul", None))
 )
 def test_a_filter_looks_at_text_key_header_and_path(wanted: Filter, matches: bool) -> None:
     assert wanted.accepting(PLAIN, "auto", "auto")(ORDER) is matches
+
+
+@pytest.mark.parametrize(
+    ("data", "text", "matches"),
+    [
+        (b'{"name": "\\u00c4nne"}', "änne", True),
+        (b'{"a":1,"b":2}', '"a": 1, "b"', True),
+        (b'{"a": 1, "b": 2}', '"a":1,"b"', True),
+        (b"\xffbinary", "binary", True),
+        (b"\xffbinary", "\\xff", True),
+        (b"x" * 2_000_000 + b"end", "end", False),
+        (None, "null", False),
+    ],
+)
+def test_a_text_is_found_as_it_is_shown(data: bytes | None, text: str, matches: bool) -> None:
+    accept = Filter(text=text).accepting(PLAIN, "auto", "auto")
+    assert accept(LogRecord(0, 0, 0, None, data)) is matches
+
+
+def test_a_scan_lets_others_run() -> None:
+    log = log_of({0: [(True, t) for t in range(2_000)]})
+    log.batch = 2_000
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def run() -> None:
+        task = asyncio.ensure_future(other())
+        await scan(log, 5_000).forwards({0: 0}, log.ends)
+        task.cancel()
+
+    asyncio.run(run())
+    assert turns >= 10
 
 
 def test_a_filter_takes_no_control_records_and_no_tombstones_for_their_label() -> None:
