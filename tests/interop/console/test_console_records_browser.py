@@ -207,6 +207,32 @@ def test_empty_and_wrong_views_say_what_to_do(visitor: Visitor, path: str, statu
     expect(page.locator("#live")).to_contain_text(text)
 
 
+def test_transactions_are_shown_with_their_ends_and_aborted_records_left_out_on_demand(
+    visitor: Visitor, running: tuple[OneBroker, str]
+) -> None:
+    bootstrap = running[0].bootstrap
+    with AdminClient(bootstrap_servers=bootstrap) as admin:
+        admin.create_topic("ledger", partitions=1, replication_factor=1)
+    with Producer(bootstrap_servers=bootstrap, transactional_id="ledger-1") as producer:
+        producer.begin_transaction()
+        producer.send("ledger", b"lost").result(60)
+        producer.abort_transaction()
+        producer.begin_transaction()
+        producer.send("ledger", b"kept").result(60)
+        producer.commit_transaction()
+    page = visitor.visit("/c/it/topics/ledger/records?from=oldest")
+    expect(page.locator("table.records tbody tr")).to_have_count(4)
+    expect(page.locator("#r-0-0")).to_contain_text("lost")
+    expect(page.locator("#r-0-1")).to_contain_text("transaction abort")
+    expect(page.locator("#r-0-3")).to_contain_text("transaction commit")
+    page.get_by_label("Committed only").check()
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("#r-0-2")).to_contain_text("kept")
+    expect(page.locator("#r-0-0")).to_have_count(0)
+    page = visitor.visit("/c/it/topics/ledger/record?partition=0&offset=1")
+    expect(page.locator("#live")).to_contain_text("ends a transaction with abort")
+
+
 # --- a registry, written to by the serializers of confluent-kafka ---
 
 AVRO = {
