@@ -5,28 +5,38 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import time
 from collections.abc import Awaitable, Mapping
 from html import unescape
+from pathlib import Path as FilePath
 from typing import Any
 from urllib.parse import parse_qsl
+from urllib.request import Request
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonpath import JSONPathEnvironment
+from starlette.testclient import TestClient
 
 from ottla.client import errors
 from ottla.client.core.types import TopicPartition
 from ottla.client.errors import SerializationError
+from ottla.client.registry import Answer
 from ottla.protocol.messages import FetchResponse
 from ottla.protocol.records import ControlType, Record, build_batch, build_control_batch
 from ottla_console.cluster.log_reader import Fetched, LogRecord, records_in
+from ottla_console.cluster.schema_decoder import SchemaDecoder
+from ottla_console.command import console
 from ottla_console.pages.records.decoding import CHOICES, Rules, header_shown, shown
 from ottla_console.pages.records.filters import Filter
+from ottla_console.pages.records.producing import BadField, Draft, encode
 from ottla_console.pages.records.scanning import Limits, Scan, Slice, Stop
 from ottla_console.pages.records.view import LIMITS, OFFSET_MAX, Choice, plan_of, time_of
-from ottla_console.settings import Mask
+from ottla_console.settings import Mask, Registry, read_clusters
 from ottla_console.views import json_paths
 from ottla_console.views.json_paths import BadPath, Path, masked
 from tests.worlds.console_cluster import FakeCluster
@@ -93,6 +103,36 @@ def test_a_value_with_a_schema_id_is_decoded_by_the_registry_and_says_why_it_can
     assert "no schema registry" in shown(b"\0\0\0\0\x07", "schema", PLAIN).problem
 
 
+def test_a_registry_is_asked_once_for_a_schema_and_after_a_failure_not_soon_again() -> None:
+    asked: list[str] = []
+    answers: dict[str, Answer] = {}
+    clock = [0.0]
+
+    def transport(request: Request, timeout_s: float, tls: object) -> Answer:
+        asked.append(request.selector)
+        if request.selector not in answers:
+            raise OSError("refused")
+        return answers[request.selector]
+
+    decoder = SchemaDecoder(Registry("http://registry"), lambda: clock[0], transport)
+    value = b'\0\0\0\0\x07{"a": 1}'
+
+    def prepare() -> None:
+        asyncio.run(decoder.prepare([value, None, b"plain", value]))
+
+    prepare()
+    prepare()
+    assert len(asked) == 1
+    with pytest.raises(SerializationError, match=r"schema 7: .*refused"):
+        decoder.decode(value)
+    answers["/schemas/ids/7"] = Answer(200, json.dumps({"schemaType": "JSON", "schema": "{}"}).encode())
+    clock[0] = 60.0
+    prepare()
+    prepare()
+    assert len(asked) == 2
+    assert decoder.decode(value) == ({"a": 1}, "JSON Schema, schema 7")
+
+
 # --- masks ---
 
 
@@ -127,6 +167,10 @@ def test_a_mask_keeps_the_other_fields_and_plain_keys() -> None:
     assert shown(b"order-1", "auto", CARD).text == "order-1"
     assert header_shown("AUTHORIZATION", b"secret", CARD).text == json_paths.MASKED
     assert header_shown("trace", b"abc", CARD).text == "abc"
+    record = LogRecord(0, 0, 0, None, None, (("AUTHORIZATION", b"secret"), ("trace", b"abc")))
+    found = [Filter(text=text).accepting(CARD, "auto", "auto")(record) for text in ("secret", "abc")]
+    assert found == [False, True]
+    assert not Filter(header="AUTHORIZATION=secret").accepting(CARD, "auto", "auto")(record)
 
 
 def test_masks_apply_to_the_topics_of_their_patterns() -> None:
@@ -163,6 +207,50 @@ def test_a_path_that_is_wrong_or_could_take_long_is_refused(text: str) -> None:
 def test_signs_in_names_do_not_count_as_wide_parts() -> None:
     path = json_paths.of_reader("$['a*b,c?d:e*f..g']")
     assert list(path.values({"a*b,c?d:e*f..g": 1})) == [1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["$", "$.a", "$.a.b", "$.a['b']", "$.l[0]", "$.l[-1].x", "$.l[-3]", "$.l[9]", "$.l.x", "$.a[0]", "$.n.x"],
+)
+def test_a_path_of_names_and_indexes_selects_what_the_library_selects(text: str) -> None:
+    document = {"a": {"b": 1}, "l": [{"x": 1}, {"x": 2}], "n": None, "0": 3}
+    path = Path(text)
+    assert list(path.values(document)) == [
+        each.value for each in JSONPathEnvironment().finditer(text, document)
+    ]
+
+
+def test_masks_and_the_registry_are_read_from_the_file(tmp_path: FilePath) -> None:
+    file = tmp_path / "clusters.yaml"
+    text = """
+clusters:
+  - name: orders
+    bootstrap: kafka:9092
+    registry: {url: "http://registry:8081", properties: {basic.auth.user.info: "a:b"}}
+    masks: [{topics: ["pay*"], paths: ["$.card"], headers: [h]}, {paths: ["$.x"]}]
+"""
+    file.write_text(text)
+    (cluster,) = read_clusters(file)
+    assert cluster.registry == Registry("http://registry:8081", {"basic.auth.user.info": "a:b"})
+    assert cluster.masks == (Mask(("$.card",), ("h",), ("pay*",)), Mask(("$.x",)))
+    assert "a:b" not in repr(cluster)
+    file.write_text(text.replace("$.card", "$.["))
+    refused = CliRunner().invoke(console, ["--config", str(file)])
+    assert (refused.exit_code, "cluster orders: $.[" in refused.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--mask", "card"], "cluster kafka: card: "),
+        (["--schema-registry", "registry:8081"], "must be http[s]://HOST"),
+    ],
+)
+def test_a_mask_or_a_registry_that_is_wrong_is_told_at_the_start(options: list[str], text: str) -> None:
+    refused = CliRunner().invoke(console, ["-b", "127.0.0.1:9092", *options])
+    assert refused.exit_code == 2
+    assert text in refused.output
 
 
 # --- filters ---
@@ -202,6 +290,43 @@ ORDER = LogRecord(0, 5, 0, b"order-7", VALUE, (("trace", b"abc"), ("nul", None))
 )
 def test_a_filter_looks_at_text_key_header_and_path(wanted: Filter, matches: bool) -> None:
     assert wanted.accepting(PLAIN, "auto", "auto")(ORDER) is matches
+
+
+@pytest.mark.parametrize(
+    ("data", "text", "matches"),
+    [
+        (b'{"name": "\\u00c4nne"}', "änne", True),
+        (b'{"a":1,"b":2}', '"a": 1, "b"', True),
+        (b'{"a": 1, "b": 2}', '"a":1,"b"', True),
+        (b"\xffbinary", "binary", True),
+        (b"\xffbinary", "\\xff", True),
+        (b"x" * 2_000_000 + b"end", "end", False),
+        (None, "null", False),
+    ],
+)
+def test_a_text_is_found_as_it_is_shown(data: bytes | None, text: str, matches: bool) -> None:
+    accept = Filter(text=text).accepting(PLAIN, "auto", "auto")
+    assert accept(LogRecord(0, 0, 0, None, data)) is matches
+
+
+def test_a_scan_lets_others_run() -> None:
+    log = log_of({0: [(True, t) for t in range(2_000)]})
+    log.batch = 2_000
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def run() -> None:
+        task = asyncio.ensure_future(other())
+        await scan(log, 5_000).forwards({0: 0}, log.ends)
+        task.cancel()
+
+    asyncio.run(run())
+    assert turns >= 10
 
 
 def test_a_filter_takes_no_control_records_and_no_tombstones_for_their_label() -> None:
@@ -486,6 +611,10 @@ def test_the_list_shows_the_newest_records_and_leads_to_the_others(cluster: Fake
         newer = unescape(re.findall(r'rel="prev" href="([^"]+)"', page)[0])
         assert re.findall(r'id="r-0-(\d+)"', browser.get(LIST + newer).text) == offsets
         assert "hx-get" not in page
+        oldest = browser.get(f"{LIST}?at=0-20").text
+        assert re.findall(r'id="r-0-(\d+)"', oldest) == [str(o) for o in range(19, -1, -1)]
+        assert 'rel="next"' not in oldest
+        assert 'rel="prev"' in oldest
 
 
 def test_a_live_tail_refreshes_itself_for_some_minutes_only(cluster: FakeCluster) -> None:
@@ -573,3 +702,98 @@ def test_a_topic_that_is_not_there_and_an_offset_out_of_range_are_told(cluster: 
         ranged = browser.get(f"{LIST}?from=offset&offset=999&partition=0").text
         assert "Offset 999 is out of range: partition 0 has 0 to 299" in ranged
         assert "The partition has no records." in browser.get(f"{LIST}?partition=1").text
+
+
+# --- producing ---
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "data"),
+    [
+        ("word", "text", b"word"),
+        ("", "text", b""),
+        ("x", "null", None),
+        ("00 ff", "hex", b"\x00\xff"),
+        ('{"a": 1}', "json", b'{"a": 1}'),
+        ('{"a": 1}', "schema", b"t-value:{'a': 1}"),
+    ],
+)
+def test_a_field_becomes_bytes_by_its_kind(text: str, kind: str, data: bytes | None) -> None:
+    async def by_schema(subject: str, value: object) -> bytes:
+        return f"{subject}:{value}".encode()
+
+    assert asyncio.run(encode(text, kind, "Value", "t-value", by_schema)) == data
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [("0", "hex"), ("{", "json"), ("[" * 100_000, "json"), ("1", "schema")]
+)
+def test_a_field_that_cannot_be_sent_is_refused(text: str, kind: str) -> None:
+    with pytest.raises(BadField, match="Value: "):
+        asyncio.run(encode(text, kind, "Value", "t-value", None))
+
+
+def test_headers_are_lines_and_a_partition_is_one_of_the_topic() -> None:
+    draft = Draft.of({"headers": "a: 1\r\n\r\nb:x: y", "partition": "2"})
+    assert draft.header_list() == [("a", b"1"), ("b", b"x: y")]
+    assert draft.partition_of(3) == 2
+    assert Draft().partition_of(3) is None
+    for wrong in (Draft(headers="no colon"), Draft(headers=": 1"), Draft(headers="a: 1\n" * 101)):
+        with pytest.raises(BadField):
+            wrong.header_list()
+    for partition in ("3", "-1", "x", "\u0663"):
+        with pytest.raises(BadField):
+            Draft(partition=partition).partition_of(3)
+
+
+PRODUCE = "/c/test/topics/topic-00001/produce"
+ORIGIN = {"origin": "http://127.0.0.1"}
+
+
+def submit(browser: TestClient, **fields: str) -> Any:
+    found = re.search(r'name="csrf" value="([^"]+)"', browser.get(PRODUCE).text)
+    assert found
+    return browser.post(PRODUCE, data={"csrf": found[1], **fields}, headers=ORIGIN)
+
+
+def test_a_record_is_written_and_the_audit_log_has_no_content(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with cluster.console(writes=True) as browser, caplog.at_level(logging.INFO, "ottla_console.audit"):
+        assert "Produce" in browser.get(LIST).text
+        done = submit(
+            browser, key="secret-key", value="secret-value", headers="h: secret-head", partition="1"
+        )
+        assert done.status_code == 303
+        assert done.headers["location"].endswith("/record?partition=1&offset=999")
+    assert cluster.logs.produced == [(b"secret-key", b"secret-value", [("h", b"secret-head")], 1)]
+    lines = [each.getMessage() for each in caplog.records if each.name == "ottla_console.audit"]
+    assert len(lines) == 1
+    assert "action=records.produce resource=topic-00001 outcome=done partition=1" in lines[0]
+    assert "secret" not in lines[0]
+
+
+def test_a_form_that_cannot_be_sent_is_shown_again_with_its_texts(cluster: FakeCluster) -> None:
+    with cluster.console(writes=True) as browser:
+        wrong = submit(browser, value="<b>{", value_as="json")
+        assert wrong.status_code == 400
+        assert "Value: not JSON" in wrong.text
+        assert "&lt;b&gt;{" in wrong.text
+        cluster.logs.failure = errors.TopicAuthorizationFailedError("no")
+        refused = submit(browser, value="kept")
+        assert refused.status_code == 502
+        assert "lacks Write on the topic topic-00001" in refused.text
+        assert "kept" in refused.text
+
+
+def test_without_writes_there_is_no_form_and_a_post_is_refused(cluster: FakeCluster) -> None:
+    with cluster.console() as browser:
+        page = browser.get(LIST).text
+        assert "Produce</a>" not in page
+        form = browser.get(PRODUCE)
+        assert form.status_code == 403
+        assert "The console is read-only" in form.text
+        found = re.search(r'name="csrf" value="([^"]+)"', browser.get("/c/test/topics").text)
+        assert found
+        assert browser.post(PRODUCE, data={"csrf": found[1], "value": "x"}, headers=ORIGIN).status_code == 403
+    assert cluster.logs.produced == []

@@ -265,6 +265,22 @@ def test_a_member_that_joins_meanwhile_is_the_brokers_refusal() -> None:
     assert "UNKNOWN_MEMBER_ID" in refused.text
 
 
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (errors.GroupAuthorizationFailedError(), "lacks Read on the group group-0000"),
+        (errors.TopicAuthorizationFailedError(), "lacks Read on the topic topic-00000"),
+    ],
+)
+def test_the_right_that_a_reset_lacks_is_named(error: Exception, says: str) -> None:
+    cluster = idle()
+    cluster.fail["alter_group_offsets"] = error
+    with cluster.console(writes=True) as browser:
+        data = {**fields(preview(browser).text), "do": "apply"}
+        refused = browser.post("/c/test/group/reset", data=data, headers=ORIGIN)
+    assert says in refused.text
+
+
 def test_without_writes_there_is_a_preview_and_no_button() -> None:
     cluster = idle()
     with cluster.console() as browser:

@@ -43,7 +43,7 @@ from ottla.client.admin_types import (
 from ottla.security.acls import AclBinding, AclFilter
 from ottla_console.app import Console
 from ottla_console.registry import PAGES
-from ottla_console.settings import Cluster, Mask, Settings, cluster_of
+from ottla_console.settings import Cluster, Mask, Registry, Settings, cluster_of
 from ottla_console.web.page import Page
 from tests.worlds.console_logs import FakeLogs
 
@@ -82,6 +82,7 @@ class FakeCluster:
         """Iterations by user and mechanism."""
         self.quotas: dict[QuotaEntity, dict[str, float]] = {}
         self.masks: tuple[Mask, ...] = ()
+        self.registry: Registry | None = None
         self.logs = FakeLogs()
         self.moves = {TopicPartition("topic-00001", 0): Reassignment((0, 1, 2), (2,), (1,))}
         began = TransactionDescription(
@@ -126,7 +127,9 @@ class FakeCluster:
         security = (
             {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"} if self.passwords else {}
         )
-        return replace(cluster_of("test", "broker-0:9092", security), masks=self.masks)
+        return replace(
+            cluster_of("test", "broker-0:9092", security), masks=self.masks, registry=self.registry
+        )
 
     def client(self, properties: Mapping[str, object]) -> AdminClient:
         return cast(AdminClient, FakeAdmin(self, properties))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ottla_console.cluster.log_reader import Fetched, LogReader, LogRecord
+from ottla.client.core.types import RecordMetadata
+from ottla_console.cluster.log_reader import Fetched, Headers, LogReader, LogRecord
 
 
 class Log:
@@ -46,6 +47,15 @@ class FakeLogs(LogReader):
         records = {p: [LogRecord(p, o, o, b"k", b"v") for o in range(990, 1000)] for p in range(3)}
         self.log = log or Log(records, dict.fromkeys(range(3), 1000))
         self.failure: Exception | None = None
+        self.produced: list[tuple[bytes | None, bytes | None, Headers, int | None]] = []
+
+    async def produce(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, partition: int | None
+    ) -> RecordMetadata:
+        if self.failure is not None:
+            raise self.failure
+        self.produced.append((key, value, headers, partition))
+        return RecordMetadata(topic, partition or 0, 999, 0)
 
     async def fetch(
         self, topic: str, offsets: Mapping[int, int], bytes_max: int, *, committed: bool = False

@@ -169,4 +169,5 @@ class Accesses:
 
 def _quoted(text: str) -> str:
     """A value of a JAAS configuration."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

@@ -1,4 +1,4 @@
-"""Reads records of partitions at offsets, as one principal: fetched bytes to `LogRecord`s.
+"""Reads and writes records of partitions, as one principal: fetched bytes to `LogRecord`s.
 
 Called by the pages of records. Unlike a consumer it keeps control records, and what a batch says of its
 producer, and never reads ahead. One connection to each leader, opened with the first read. Invariants: a
@@ -17,8 +17,9 @@ from typing import Any, Final, NamedTuple
 
 from ottla.client import errors
 from ottla.client.core.decoding import PartitionData, decode, last_batch
-from ottla.client.core.types import TopicPartition
+from ottla.client.core.types import RecordMetadata, TopicPartition
 from ottla.client.errors import ClientError
+from ottla.client.producer import Producer
 from ottla.client.request_client import RequestClient
 from ottla.protocol import messages as m
 from ottla.protocol.compression import decompress
@@ -42,6 +43,9 @@ PARTITION_BYTES_MIN: Final = 64 << 10
 PARTITION_BYTES_MAX: Final = 1 << 20
 TRIES: Final = 3
 API_MS: Final = 7_000
+PRODUCE_MS: Final = 10_000
+RECORD_MAX: Final = 4 << 20
+"""Bytes of a new record."""
 _MAGIC_AT: Final = 16
 _CONTROL: Final = {ControlType.ABORT: "abort", ControlType.COMMIT: "commit"}
 
@@ -133,6 +137,19 @@ class LogReader:
             if not pending:
                 break
         return found
+
+    async def produce(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, partition: int | None
+    ) -> RecordMetadata:
+        """Write one record with acks=all, by a producer of its own. Raises ClientError."""
+        settings = {
+            **self._settings, "acks": "all", "enable.idempotence": False, "linger.ms": 0,
+            "delivery.timeout.ms": PRODUCE_MS, "max.block.ms": PRODUCE_MS, "max.request.size": RECORD_MAX,
+        }  # fmt: skip
+        async with Producer(settings) as producer:
+            return await producer.send_and_wait(
+                topic, value, key=key, partition=partition, headers=list(headers)
+            )
 
     async def _fetch_once(
         self,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from ottla.client.errors import ClientError, ConfigError, SerializationError
-from ottla.client.registry import RegistryClient
+from ottla.client.registry import RegistryClient, Transport
 from ottla.client.schemas import RegistryDeserializer, RegistrySerializer, framed
 from ottla.client.serialization import SchemaNeeded, call_later
 from ottla_console.settings import Registry
@@ -30,11 +30,18 @@ _NAMES: Final = {"AVRO": "Avro", "PROTOBUF": "Protobuf", "JSON": "JSON Schema"}
 class SchemaDecoder:
     """See the module."""
 
-    def __init__(self, registry: Registry, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        now_s: Callable[[], float] = time.monotonic,
+        transport: Transport | None = None,
+    ) -> None:
         """Raises ConfigError for an invalid URL or option."""
         try:
             self._client = RegistryClient(
-                registry.url, {"timeout": "3", "max.retries": "0", **registry.properties}
+                registry.url,
+                {"timeout": "3", "max.retries": "0", **registry.properties},
+                transport=transport,
             )
         except ValueError as error:
             raise ConfigError(str(error)) from None

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from jsonpath import JSONPath, JSONPathEnvironment, JSONPathError
 from jsonpath.exceptions import JSONPathRecursionError
+from jsonpath.segments import JSONPathChildSegment
+from jsonpath.selectors import IndexSelector, NameSelector
 
 TEXT_MAX: Final = 200
 """Characters of a reader's path."""
@@ -44,9 +46,13 @@ class Path:
         if not isinstance(found, JSONPath):
             raise BadPath(f"{text}: one path, without | and &")
         self._path = found
+        self._steps = _steps(found)
 
     def values(self, document: Any) -> Iterator[Any]:
         """What the path selects, FOUND_MAX values at most."""
+        if self._steps is not None:
+            yield from _at(document, self._steps)
+            return
         try:
             for each in islice(self._path.finditer(document), FOUND_MAX):
                 yield each.value
@@ -59,6 +65,33 @@ class Path:
             return [tuple(each.parts) for each in self._path.finditer(document)]
         except JSONPathRecursionError as error:
             raise RecursionError(str(error)) from None
+
+
+def _steps(path: JSONPath) -> tuple[str | int, ...] | None:
+    """The names and indexes of a path that has nothing else, which needs no library to be followed."""
+    found: list[str | int] = []
+    for segment in path.segments:
+        if not isinstance(segment, JSONPathChildSegment) or len(segment.selectors) != 1:
+            return None
+        selector = segment.selectors[0]
+        if isinstance(selector, NameSelector):
+            found.append(selector.name)
+        elif isinstance(selector, IndexSelector):
+            found.append(selector.index)
+        else:
+            return None
+    return tuple(found)
+
+
+def _at(document: Any, steps: Sequence[str | int]) -> Iterator[Any]:
+    for step in steps:
+        if isinstance(step, str):
+            if not isinstance(document, dict) or step not in document:
+                return
+        elif not isinstance(document, list) or not -len(document) <= step < len(document):
+            return
+        document = document[step]
+    yield document
 
 
 def of_reader(text: str) -> Path:

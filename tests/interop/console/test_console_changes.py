@@ -12,16 +12,22 @@ from playwright.sync_api import Browser, Page, expect
 
 from ottla.client.admin_types import QuotaEntity
 from ottla.client.blocking import AdminClient, Consumer, Producer
+from ottla.local.processes import free_port
+from ottla.security.acls import AclBinding, Entry, Operation, Permission, ResourcePattern, ResourceType
 from tests.judges.browser import Visitor, chromium, console
 from tests.judges.kafka_tools import Command, run_all
 from tests.judges.one_broker import one_broker
+from tests.judges.secured import PLAIN_MODULE
 from tests.oracles import needs_kafka_jars
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.budget(200)]
 
 ACLS = "kafka.admin.AclCommand"
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+JAAS = f'{PLAIN_MODULE} required user_bert="berts word";'
 SETTINGS = {
+    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": JAAS,
     "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
     "super.users": "User:ANONYMOUS",
 }
@@ -31,6 +37,8 @@ T0_MS = 1_780_000_000_000
 
 class Place(NamedTuple):
     bootstrap: str
+    secured: str
+    """The address of the listener with SASL."""
     address: str
     directory: Path
 
@@ -45,7 +53,9 @@ def browser() -> Iterator[Browser]:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """A console with --writes over a broker: topic `orders` of 2 partitions with 100 records each."""
     directory = tmp_path_factory.mktemp("changes")
-    with one_broker(directory, SETTINGS) as broker:
+    secured = f"127.0.0.1:{free_port()}"
+    listeners = f"PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://{secured}"
+    with one_broker(directory, {"listeners": listeners, **SETTINGS}) as broker:
         with AdminClient(bootstrap_servers=broker.bootstrap) as admin:
             admin.create_topic("orders", partitions=2, replication_factor=1, config={"retention.ms": "-1"})
             for group in ("billing", "leaving", "rewound"):
@@ -57,7 +67,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             sent.result(60)
         options = ("-b", broker.bootstrap, "--name", "it", "--writes")
         with console(directory, *options) as running:
-            yield Place(broker.bootstrap, running, directory)
+            yield Place(broker.bootstrap, secured, running, directory)
 
 
 @pytest.fixture
@@ -192,7 +202,7 @@ def test_an_acl_is_created_by_clicks_and_kafkas_tool_sees_it(visitor: Visitor, p
     command = Command(ACLS, ["--bootstrap-server", place.bootstrap, "--list"])
     (listed,) = run_all([command], place.directory)
     assert "resourceType=TOPIC, name=ord, patternType=PREFIXED" in listed.out
-    assert re.findall(r"\(principal=.*?\)", listed.out) == [
+    assert re.findall(r"\(principal=User:anna.*?\)", listed.out) == [
         "(principal=User:anna, host=*, operation=READ, permissionType=ALLOW)"
     ]
 
@@ -294,3 +304,40 @@ def test_records_before_an_offset_are_deleted(visitor: Visitor, place: Place) ->
             ("shortened", 0): 4,
             ("shortened", 1): 10,
         }
+
+
+# --- rights ---
+
+
+def test_a_user_without_the_rights_changes_nothing_and_reads_which_are_missing(
+    browser: Browser, place: Place, tmp_path: Path
+) -> None:
+    security = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    with (
+        AdminClient(bootstrap_servers=place.bootstrap) as admin,
+        console(tmp_path, "-b", place.secured, "--name", "it", "--writes", config=security) as address,
+    ):
+        allowed = Entry("User:bert", "*", Operation.DESCRIBE, Permission.ALLOW)
+        seen = ((ResourceType.TOPIC, "orders"), (ResourceType.GROUP, "billing"))
+        admin.create_acls([AclBinding(ResourcePattern(*each), allowed) for each in seen]).raise_first()
+        person = Visitor(browser, address)
+        page = person.page
+        page.goto("/c/it/group/reset?id=billing&topic=orders&to=earliest")
+        page.get_by_label("User").fill("bert")
+        page.get_by_label("Password").fill("berts word")
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_role("button", name="Apply").click()
+        expect(page.locator(".problems")).to_contain_text("User:bert lacks Read on the group billing")
+        assert admin.group_offsets("billing") == {("orders", 0): 60, ("orders", 1): 90}
+        page = person.visit("/c/it/topics/orders/manage")
+        page.get_by_label("Type orders to confirm").fill("orders")
+        page.get_by_role("button", name="Delete the topic").click()
+        expect(page.locator(".flash")).to_contain_text("User:bert lacks Delete on the topic orders")
+        assert "orders" in admin.list_topics()
+        page = person.visit("/c/it/acls/new?principal=User:bert&name=orders&operation=All")
+        page.get_by_role("button", name="Create 1 ACL").click()
+        expect(page.locator(".problems").first).to_contain_text("User:bert lacks Alter on the cluster")
+        for path in ("acls", "users", "quotas"):
+            page = person.visit(f"/c/it/{path}")
+            expect(page.locator(".problems")).to_contain_text("User:bert lacks Describe")
+        person.close()

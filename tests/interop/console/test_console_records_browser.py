@@ -9,11 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 from playwright.sync_api import Browser, Page, expect
 
-from ottla.client.blocking import AdminClient, Producer
+from ottla.client import TopicPartition
+from ottla.client.blocking import AdminClient, Consumer, Producer
+from ottla.local.processes import free_port
+from ottla.security.acls import AclBinding, Entry, Operation, Permission, ResourcePattern, ResourceType
 from tests.judges.browser import Visitor, chromium, console
 from tests.judges.one_broker import OneBroker, one_broker
+from tests.judges.registries import Registry, message_class
+from tests.judges.secured import PLAIN_MODULE
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.budget(120)]
 
@@ -196,3 +205,140 @@ def test_a_live_tail_follows_what_is_written_and_can_be_stopped(
 def test_empty_and_wrong_views_say_what_to_do(visitor: Visitor, path: str, status: int, text: str) -> None:
     page = visitor.visit(f"/c/it/{path}", status=status)
     expect(page.locator("#live")).to_contain_text(text)
+
+
+def test_transactions_are_shown_with_their_ends_and_aborted_records_left_out_on_demand(
+    visitor: Visitor, running: tuple[OneBroker, str]
+) -> None:
+    bootstrap = running[0].bootstrap
+    with AdminClient(bootstrap_servers=bootstrap) as admin:
+        admin.create_topic("ledger", partitions=1, replication_factor=1)
+    with Producer(bootstrap_servers=bootstrap, transactional_id="ledger-1") as producer:
+        producer.begin_transaction()
+        producer.send("ledger", b"lost").result(60)
+        producer.abort_transaction()
+        producer.begin_transaction()
+        producer.send("ledger", b"kept").result(60)
+        producer.commit_transaction()
+    page = visitor.visit("/c/it/topics/ledger/records?from=oldest")
+    expect(page.locator("table.records tbody tr")).to_have_count(4)
+    expect(page.locator("#r-0-0")).to_contain_text("lost")
+    expect(page.locator("#r-0-1")).to_contain_text("transaction abort")
+    expect(page.locator("#r-0-3")).to_contain_text("transaction commit")
+    page.get_by_label("Committed only").check()
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("#r-0-2")).to_contain_text("kept")
+    expect(page.locator("#r-0-0")).to_have_count(0)
+    page = visitor.visit("/c/it/topics/ledger/record?partition=0&offset=1")
+    expect(page.locator("#live")).to_contain_text("ends a transaction with abort")
+
+
+# --- a registry, written to by the serializers of confluent-kafka ---
+
+AVRO = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "long"}, {"name": "at", "type": ["null", "bytes"], "default": None}],
+}
+PROTO = 'syntax = "proto3"; package shop; message Item { string sku = 1; int32 qty = 2; }'
+JSON_SCHEMA = {"title": "Note", "type": "object", "properties": {"text": {"type": "string"}}}
+
+
+def test_values_of_a_registry_are_decoded_and_produced(
+    browser: Browser, running: tuple[OneBroker, str], tmp_path: Path
+) -> None:
+    bootstrap = running[0].bootstrap
+    context = SerializationContext("typed", MessageField.VALUE)
+    with Registry(bootstrap, tmp_path) as registry, AdminClient(bootstrap_servers=bootstrap) as admin:
+        admin.create_topic("typed", partitions=1, replication_factor=1)
+        client = registry.client()
+        item = message_class(tmp_path, {"item.proto": PROTO}, "shop.Item")
+        by_record = {"subject.name.strategy": lambda context, name: f"{context.topic}-{name}"}
+        values = [
+            ProtobufSerializer(item, client, {"use.deprecated.format": False, **by_record})(
+                item(sku="A1", qty=3), context
+            ),
+            JSONSerializer(json.dumps(JSON_SCHEMA), client, conf=by_record)({"text": "héllo"}, context),
+            b"\0\0\0\1\0not there",
+            AvroSerializer(client, json.dumps(AVRO))({"id": 7, "at": b"\xff"}, context),
+        ]
+        with Producer(bootstrap_servers=bootstrap) as producer:
+            for value in values:
+                producer.send("typed", value).result(60)
+        options = ("-b", bootstrap, "--name", "it", "--schema-registry", registry.url, "--writes")
+        with console(tmp_path, *options) as address:
+            person = Visitor(browser, address)
+            page = person.visit("/c/it/topics/typed/records?from=oldest")
+            for offset, text in enumerate(
+                ('"sku": "A1", "qty": 3', '"text": "héllo"', "not there", '"id": 7, "at": "ff"')
+            ):
+                expect(page.locator(f"#r-0-{offset}")).to_contain_text(text)
+            page.locator("#r-0-3 summary").first.click()
+            expect(page.locator("#r-0-3")).to_contain_text("Avro, schema")
+            page = person.visit("/c/it/topics/typed/records?path=$.sku&equals=A1")
+            expect(page.locator("table.records tbody tr")).to_have_count(1)
+            page = person.visit("/c/it/topics/typed/produce")
+            page.get_by_label("Value as").select_option("Schema registry")
+            page.get_by_label("Value", exact=True).fill('{"id": "wrong"}')
+            page.get_by_role("button", name="Produce").click()
+            expect(page.get_by_role("alert")).to_contain_text("does not fit the schema")
+            assert person.findings() == []
+            page.get_by_label("Key", exact=True).fill("new")
+            page.get_by_label("Value", exact=True).fill('{"id": 8}')
+            page.get_by_role("button", name="Produce").click()
+            expect(page.get_by_role("status")).to_contain_text("Produced to partition 0 at offset 4")
+            expect(page.locator("pre.whole").last).to_contain_text('"id": 8')
+            person.close()
+        with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("typed", 0)])
+            consumer.seek(("typed", 0), 4)
+            (written,) = consumer.poll(30)[TopicPartition("typed", 0)]
+        assert AvroDeserializer(client)(written.value, context) == {"id": 8, "at": None}
+        assert written.key == b"new"
+
+
+def test_acls_decide_who_reads_and_writes(browser: Browser, tmp_path: Path) -> None:
+    port = free_port()
+    jaas = f'{PLAIN_MODULE} required user_bert="berts word";'
+    settings = {
+        "listeners": f"PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:{port}",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": jaas,
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with one_broker(tmp_path, settings) as broker, AdminClient(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topic("orders", partitions=1, replication_factor=1)
+        allow(admin, Operation.DESCRIBE)
+        security = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+        options = ("-b", f"127.0.0.1:{port}", "--name", "it", "--writes")
+        with console(tmp_path, *options, config=security) as address:
+            person = Visitor(browser, address)
+            page = person.page
+            page.goto("/c/it/topics/orders/produce")
+            page.get_by_label("User").fill("bert")
+            page.get_by_label("Password").fill("berts word")
+            page.get_by_role("button", name="Log in").click()
+            page.get_by_label("Value", exact=True).fill("first")
+            page.get_by_role("button", name="Produce").click()
+            expect(page.locator(".problems")).to_contain_text("User:bert lacks Write on the topic orders")
+            with Producer(bootstrap_servers=broker.bootstrap) as producer:
+                producer.send("orders", b"by another").result(60)
+            page = person.visit("/c/it/topics/orders/records")
+            expect(page.locator(".problems")).to_contain_text("User:bert lacks Read on the topic orders")
+            command = "ottla acls add --allow User:bert --operation Read --topic orders"
+            expect(page.locator(".problems code")).to_have_text(command)
+            allow(admin, Operation.READ, Operation.WRITE)
+            page = person.visit("/c/it/topics/orders/records")
+            expect(page.locator("table.records")).to_contain_text("by another")
+            page = person.visit("/c/it/topics/orders/produce")
+            page.get_by_label("Value", exact=True).fill("second")
+            page.get_by_role("button", name="Produce").click()
+            expect(page.get_by_role("status")).to_contain_text("Produced to partition 0 at offset 1")
+            person.close()
+
+
+def allow(admin: AdminClient, *operations: Operation) -> None:
+    pattern = ResourcePattern(ResourceType.TOPIC, "orders")
+    entries = [Entry("User:bert", "*", each, Permission.ALLOW) for each in operations]
+    admin.create_acls([AclBinding(pattern, each) for each in entries]).raise_first()

@@ -81,7 +81,9 @@ async def _alter(ctx: Context, entity: QuotaEntity, values: dict[str, float | No
         "quota.alter",
         name,
         need=_ALTER,
-        **{key: "removed" if value is None else f"{value:.15g}" for key, value in values.items()},
+        quotas=",".join(
+            f"{key}={'-' if value is None else f'{value:.15g}'}" for key, value in values.items()
+        ),
     )
     text = in_words(failed) if failed else f"The quotas of {name} are changed."
     return ctx.redirect("quotas", flash=text, failed=failed is not None)

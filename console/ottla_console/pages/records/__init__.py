@@ -1,9 +1,12 @@
-"""Records of a topic: the list with filters, decoders and a live tail; one record.
+"""Records of a topic: the list with filters, decoders and a live tail; one record; a new record.
 
-decoding   bytes to what a reader may see; pure
-filters    which records a reader looks for; pure
-scanning   forwards and backwards through partitions, within limits
-view       the URL, where a scan begins, rows and links; pure
+The modules beside the endpoints do no I/O of their own:
+
+    decoding   bytes to what a reader may see
+    filters    which records a reader looks for
+    scanning   forwards and backwards through partitions, within limits
+    view       the URL, where a scan begins, rows and links
+    producing  the form of a new record
 """
 
 from __future__ import annotations
@@ -19,13 +22,16 @@ from starlette.responses import RedirectResponse, Response
 
 from ottla.client import errors
 from ottla.client.admin_types import OffsetSpec, TopicPartition
-from ottla.client.errors import ClientError
+from ottla.client.errors import ClientError, ConfigError, SerializationError
+from ottla.client.registry import RegistryError
+from ottla.protocol.errors import KafkaError
 from ottla.security.acls import Operation, ResourceType
 from ottla_console.cluster.collecting import merged
 from ottla_console.cluster.log_reader import Fetched, LogRecord
 from ottla_console.cluster.problems import Need, Problem, problem_of
 from ottla_console.cluster.snapshot import Part
 from ottla_console.pages.records.decoding import AUTO, HEX_MAX, Rules
+from ottla_console.pages.records.producing import FORM_MAX, BadField, Draft, Form, encode
 from ottla_console.pages.records.scanning import Limits, Scan, Slice
 from ottla_console.pages.records.view import (
     LIMITS,
@@ -159,6 +165,51 @@ async def save(ctx: Context) -> Response:
     disposition = f'attachment; filename="{name}"'  # names of topics are letters, digits, '.', '_', '-'
     return Response(
         data or b"", media_type="application/octet-stream", headers={"Content-Disposition": disposition}
+    )
+
+
+async def show_form(ctx: Context) -> Response:
+    """The form of a new record."""
+    return await _form(ctx, Draft())
+
+
+async def _form(
+    ctx: Context, draft: Draft, mistake: str = "", problems: tuple[Problem, ...] = (), *, status: int = 200
+) -> Response:
+    head = await _head(ctx)
+    if head.topic is None or not ctx.may_write:
+        return ctx.render("records/missing.html", head, status=404 if ctx.may_write else 403)
+    count, schema = len(head.topic.partitions), ctx.access.schemas is not None
+    return ctx.render(
+        "records/produce.html", Form(head.name, count, draft, mistake, problems, schema), status=status
+    )
+
+
+async def produce(ctx: Context) -> Response:
+    """Write the record, and lead to it; a form that cannot be sent is shown again."""
+    draft, schemas = Draft.of(ctx.form), ctx.access.schemas
+    head = await _head(ctx)
+    if head.topic is None:
+        return ctx.render("records/missing.html", head, status=404)
+    by_schema = None if schemas is None else partial(schemas.encode, ctx.name)
+    try:
+        partition = draft.partition_of(len(head.topic.partitions))
+        headers = draft.header_list()
+        key = await encode(draft.key, draft.key_as, "Key", f"{ctx.name}-key", by_schema)
+        value = await encode(draft.value, draft.value_as, "Value", f"{ctx.name}-value", by_schema)
+    except (BadField, RegistryError, SerializationError, ConfigError) as error:
+        return await _form(ctx, draft, str(error), status=400)
+    try:
+        async with ctx.change("records.produce", ctx.name, partition="-" if partition is None else partition):
+            written = await ctx.access.logs.produce(ctx.name, key, value, headers, partition)
+    except (ClientError, KafkaError, OSError) as error:
+        need = Need(Operation.WRITE, ResourceType.TOPIC, ctx.name)
+        problem = problem_of(error, f"the new record of {ctx.name}", need, ctx.reader.principal)
+        advice = problem.advice.replace(_BY_ITSELF[0], "Try again.")
+        return await _form(ctx, draft, problems=(replace(problem, advice=advice),), status=502)
+    flash = f"Produced to partition {written.partition} at offset {written.offset:,}."
+    return ctx.redirect(
+        "topics", ctx.name, "record", flash=flash, partition=written.partition, offset=written.offset
     )
 
 
@@ -300,4 +351,14 @@ PAGES = (
     Page("topics/{name}/records", show, "Records", tab=Tab("topic", "Records", 15), under="topics"),
     Page("topics/{name}/record", show_one, "Record", under="topics"),
     Page("topics/{name}/record/content", save, "Content of a record", under="topics"),
+    Page("topics/{name}/produce", show_form, "Produce a record", under="topics"),
+    Page(
+        "topics/{name}/produce",
+        produce,
+        "Produce a record",
+        under="topics",
+        method="POST",
+        changes=True,
+        body_max=FORM_MAX,
+    ),
 )

@@ -138,6 +138,32 @@ def shown(data: bytes | None, choice: str, rules: Rules, *, bytes_max: int = HEX
     return Shown("hex", "hex", hex_dump(data[:bytes_max]), size, size > bytes_max, problem)
 
 
+def document_of(data: bytes | None, choice: str, rules: Rules) -> Any:
+    """The masked document of a value, which JSON paths look at; MISSING if there is none."""
+    if not data or not rules.visible or len(data) > PARSED_MAX or choice in ("hex", "text"):
+        return MISSING
+    found, _, _ = _document(data, choice, rules)
+    try:
+        return MISSING if found is MISSING else masked(found, rules.paths)
+    except RecursionError:
+        return MISSING
+
+
+def searchable(data: bytes | None, choice: str, rules: Rules) -> str:
+    """What a search by text looks in: the text that `shown` shows, without its layout."""
+    if not data or not rules.visible:
+        return ""
+    framed = data[0] == 0 and rules.schema is not None
+    if rules.paths or framed or choice == "hex" or (b"\\" in data and choice != "text"):
+        found = shown(data, choice, rules)
+        if found.kind == "masked":
+            return ""
+        if found.document is not MISSING:
+            return json.dumps(found.document, ensure_ascii=False)
+        return found.text
+    return data[: CUT_BYTES if len(data) > PARSED_MAX else None].decode("utf-8", "backslashreplace")
+
+
 def header_shown(name: str, data: bytes | None, rules: Rules) -> Shown:
     """A header's value."""
     if data is not None and rules.visible and name.lower() in rules.headers:

@@ -6,13 +6,21 @@ mask hides.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ottla_console.cluster.log_reader import LogRecord
-from ottla_console.pages.records.decoding import MISSING, Rules, Shown, header_shown, shown
+from ottla_console.pages.records.decoding import (
+    AUTO,
+    MISSING,
+    Rules,
+    Shown,
+    document_of,
+    header_shown,
+    searchable,
+    shown,
+)
 from ottla_console.views import json_paths
 from ottla_console.views.json_paths import BadPath, Path
 
@@ -53,7 +61,7 @@ class Filter:
     def accepting(self, rules: Rules, key: str, value: str) -> Callable[[LogRecord], bool]:
         """Whether a record matches; `key`, `value`: the decoders. Raises BadPath."""
         path = json_paths.of_reader(self.path) if self.path else None
-        wanted = self.text.casefold()
+        wanted = _compact(self.text.casefold())
         name, equals, header_value = self.header.partition("=")
 
         def accept(record: LogRecord) -> bool:
@@ -66,29 +74,31 @@ class Filter:
                 for each, data in record.headers
             ):
                 return False
-            decoded = shown(record.value, value, rules) if path or self.place in ("", "value") else None
-            if path and not (decoded and self._selects(path, decoded)):
+            if path and not self._selects(path, document_of(record.value, value, rules)):
                 return False
-            return not wanted or self._has(wanted, record, decoded, rules, key)
+            return not wanted or any(
+                wanted in _compact(each.casefold()) for each in self._texts(record, rules, key, value)
+            )
 
         return accept
 
-    def _has(self, wanted: str, record: LogRecord, value: Shown | None, rules: Rules, key: str) -> bool:
-        if self.place in ("", "value") and value is not None and _has(wanted, value):
-            return True
-        if self.place in ("", "key") and _has(wanted, shown(record.key, key, rules)):
-            return True
-        return self.place in ("", "headers") and any(
-            wanted in name.casefold() or _has(wanted, header_shown(name, data, rules))
-            for name, data in record.headers
-        )
+    def _texts(self, record: LogRecord, rules: Rules, key: str, value: str) -> Iterator[str]:
+        """Where the text may occur."""
+        if self.place in ("", "value"):
+            yield searchable(record.value, value, rules)
+        if self.place in ("", "key"):
+            yield searchable(record.key, key, rules)
+        if self.place in ("", "headers"):
+            for name, data in record.headers:
+                yield name
+                if name.lower() not in rules.headers:
+                    yield searchable(data, AUTO, rules)
 
-    def _selects(self, path: Path, decoded: Shown) -> bool:
-        if decoded.document is MISSING:
+    def _selects(self, path: Path, document: Any) -> bool:
+        if document is MISSING:
             return False
-        if not self.equals:
-            return any(True for _ in path.values(decoded.document))
-        return any(_as_text(each) == self.equals for each in path.values(decoded.document))
+        found = path.values(document)
+        return any(not self.equals or _as_text(each) == self.equals for each in found)
 
 
 def _text(found: Shown) -> str:
@@ -96,16 +106,9 @@ def _text(found: Shown) -> str:
     return found.document if isinstance(found.document, str) else found.text
 
 
-def _has(wanted: str, found: Shown) -> bool:
-    """Whether a text occurs in a value as it is shown, or as JSON without spaces."""
-    if found.kind in ("null", "hidden", "masked"):
-        return False
-    if wanted in found.text.casefold():
-        return True
-    return (
-        isinstance(found.document, dict | list)
-        and wanted in json.dumps(found.document, ensure_ascii=False, separators=(",", ":")).casefold()
-    )
+def _compact(text: str) -> str:
+    """JSON is found with and without spaces."""
+    return text.replace('": ', '":').replace(", ", ",")
 
 
 def _as_text(value: Any) -> str:

@@ -9,6 +9,7 @@ this one begin, so that paging neither repeats nor leaves out a record.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -31,6 +32,8 @@ CHUNKS_BYTES: Final = 32 << 20
 """Of one partition, and of all, that a backward scan reads at a time."""
 CHUNK_MIN: Final = 16
 CHUNK_MAX: Final = 2_000
+PAUSE_RECORDS: Final = 128
+"""After so many records, other pages have a turn, and the time is looked at."""
 IDLE_MAX: Final = 3
 """Reads in a row without data, after which a partition is left."""
 
@@ -51,7 +54,7 @@ class Stop(Enum):
 class Limits:
     """What one scan may take."""
 
-    records: int = 20_000
+    records: int = 100_000
     bytes: int = 64 << 20
     seconds: float = 4.0
 
@@ -126,6 +129,11 @@ class Scan:
             if found.scanned >= self.limits.records:
                 found.stop = Stop.RECORDS
                 break
+            if found.scanned % PAUSE_RECORDS == PAUSE_RECORDS - 1:
+                await asyncio.sleep(0)
+                if self.now_s() >= deadline:
+                    found.stop = Stop.SECONDS
+                    break
             chosen = min(ready, key=lambda listed: (listed[-1].timestamp_ms, listed[-1].partition))
             record = chosen.pop()
             found.high[record.partition] = record.offset + 1
@@ -166,6 +174,11 @@ class Scan:
             if found.scanned >= self.limits.records:
                 found.stop = Stop.RECORDS
                 break
+            if found.scanned % PAUSE_RECORDS == PAUSE_RECORDS - 1:
+                await asyncio.sleep(0)
+                if self.now_s() >= deadline:
+                    found.stop = Stop.SECONDS
+                    break
             chosen = max(ready, key=lambda listed: (listed[-1].timestamp_ms, listed[-1].partition))
             record = chosen.pop()
             found.low[record.partition] = low[record.partition] if not chosen else record.offset

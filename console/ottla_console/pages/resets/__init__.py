@@ -140,6 +140,7 @@ async def apply(ctx: Context) -> Response:
         "group.reset",
         group,
         need=Need(Operation.READ, ResourceType.GROUP, group),
+        need_too=Need(Operation.READ, ResourceType.TOPIC, _only_topic(plan)),
         partitions=len(plan.offsets),
         again=plan.again,
         skipped=plan.skipped,
@@ -166,6 +167,12 @@ def _differs(
     if plan.offsets != shown.offsets:
         return "The offsets were edited. Look at the preview, then apply it."
     return "" if apply else "This is the state now."
+
+
+def _only_topic(plan: Plan) -> str:
+    """The topic of a plan of one topic; empty: of several."""
+    topics = {each.topic for each in plan.changes}
+    return topics.pop() if len(topics) == 1 else ""
 
 
 async def _commit(ctx: Context, group: str, plan: Plan) -> None:
@@ -200,6 +207,7 @@ async def delete_offsets(ctx: Context) -> Response:
         "group.delete-offsets",
         group,
         need=Need(Operation.DELETE, ResourceType.GROUP, group),
+        need_too=Need(Operation.READ, ResourceType.TOPIC, topic),
         topic=topic,
     )
     text = in_words(problem) if problem else f"The offsets of {group} in {topic} are deleted."

@@ -238,7 +238,7 @@ async def alter_setting(ctx: Context) -> Response:
         ctx.name,
         need=_need(Operation.ALTER_CONFIGS, ctx.name),
         setting=name,
-        **({} if removes else {"value": value}),
+        value="-" if removes else value,
     )
     if failed:
         view = await _read_setting(ctx, name)
