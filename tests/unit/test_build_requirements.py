@@ -1,5 +1,5 @@
-"""The image's build requirements are pinned to the versions and hashes of the lock file, and its build has the
-files that it copies."""
+"""The image's build requirements are pinned to the versions and hashes of the lock file, and its build has
+the files that it copies."""
 
 from __future__ import annotations
 
