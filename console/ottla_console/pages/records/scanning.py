@@ -126,14 +126,9 @@ class Scan:
             ready = [listed for listed in buffers.values() if listed]
             if not ready:
                 return found
-            if found.scanned >= self.limits.records:
-                found.stop = Stop.RECORDS
+            if (stop := await self._pause(found, deadline)) is not None:
+                found.stop = stop
                 break
-            if found.scanned % PAUSE_RECORDS == PAUSE_RECORDS - 1:
-                await asyncio.sleep(0)
-                if self.now_s() >= deadline:
-                    found.stop = Stop.SECONDS
-                    break
             chosen = min(ready, key=lambda listed: (listed[-1].timestamp_ms, listed[-1].partition))
             record = chosen.pop()
             found.high[record.partition] = record.offset + 1
@@ -171,14 +166,9 @@ class Scan:
             ready = [listed for listed in buffers.values() if listed]
             if not ready:
                 return found
-            if found.scanned >= self.limits.records:
-                found.stop = Stop.RECORDS
+            if (stop := await self._pause(found, deadline)) is not None:
+                found.stop = stop
                 break
-            if found.scanned % PAUSE_RECORDS == PAUSE_RECORDS - 1:
-                await asyncio.sleep(0)
-                if self.now_s() >= deadline:
-                    found.stop = Stop.SECONDS
-                    break
             chosen = max(ready, key=lambda listed: (listed[-1].timestamp_ms, listed[-1].partition))
             record = chosen.pop()
             found.low[record.partition] = low[record.partition] if not chosen else record.offset
@@ -234,6 +224,16 @@ class Scan:
     async def _prepare(self, records: list[LogRecord]) -> None:
         if self.prepare is not None and records:
             await self.prepare(records)
+
+    async def _pause(self, found: Slice, deadline: float) -> Stop | None:
+        """Give other pages a turn now and then. Returns why no further record is looked at, or None."""
+        if found.scanned >= self.limits.records:
+            return Stop.RECORDS
+        if found.scanned % PAUSE_RECORDS == PAUSE_RECORDS - 1:
+            await asyncio.sleep(0)
+            if self.now_s() >= deadline:
+                return Stop.SECONDS
+        return None
 
     def _limit(self, found: Slice, deadline: float) -> Stop | None:
         if found.bytes >= self.limits.bytes:
