@@ -11,6 +11,7 @@ next one, was not completed by the change that should have completed it:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from ottla.replication.manager import ReplicaManager
@@ -37,14 +38,14 @@ class RequestInvariants:
         assert machine.broker is not None
         replication = machine.broker.replication
         now = dict(_find_answerable(replication.purgatory, replication.replicas))
-        late = before.keys() & now.keys()
-        if late:
-            raise Violation(f"{now[late.pop()]}, on {machine.host}")
+        for request, reason in now.items():
+            if request in before:
+                raise Violation(f"{reason}, on {machine.host}")
         self._answerable[machine.id] = now
 
 
 def _find_answerable(purgatory: Purgatory, replicas: ReplicaManager) -> Iterator[tuple[object, str]]:
-    for delayed in {delayed for bucket in purgatory._buckets.values() for delayed in bucket}:
+    for delayed in chain.from_iterable(purgatory._buckets.values()):
         if isinstance(delayed, ReplicationWait):
             replica = None if delayed.done else replicas.find(*delayed.key)
             if replica is not None and replica.is_leader and delayed.offset <= replica.high_watermark:
