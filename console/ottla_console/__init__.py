@@ -23,8 +23,8 @@
    itself, macros of `macros.html` (`table`, `problems`, `empty`), names by the filter `name`, numbers in
    cells `num`. No inline script, style or `style=`: the policy forbids them.
 6. A change: `Page("NAME/delete", delete, "Delete", method="POST", changes=True)`, a form with
-   `{{ csrf() }}`; in the endpoint `async with ctx.change("name.delete", ctx.form["name"]):` around
-   the requests, then `ctx.redirect("NAME", flash="Deleted X.")`. Show the form only `{% if ctx.may_write %}`.
+   `{{ csrf() }}`; in the endpoint `problem = await change(ctx, work, …)` of `web.changes`, which writes the
+   audit line, then `ctx.redirect("NAME", flash="Deleted X.")`. Show the form only `{% if ctx.may_write %}`.
 7. Tests: tables for `view.py` in `tests/unit/test_console_NAME.py`; the page in a browser in
    `tests/interop/console/`, whose `pages` fixture checks axe-core and hostile names.
 """

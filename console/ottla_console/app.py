@@ -26,7 +26,8 @@ from starlette.types import ASGIApp
 from ottla.client.admin import AdminClient
 from ottla.client.errors import ClientError
 from ottla.protocol.errors import KafkaError
-from ottla_console.cluster.access import Access, Accesses, Connect
+from ottla_console.cluster.access import Access, Accesses, Connect, OpenLogs
+from ottla_console.cluster.log_reader import LogReader
 from ottla_console.cluster.problems import problem_of
 from ottla_console.settings import Cluster, Login, Settings
 from ottla_console.web.guard import Guard, same_origin
@@ -44,6 +45,7 @@ _ASSETS: Final = {
     "console.js": "text/javascript",
     "htmx.min.js": "text/javascript",
     "icon.svg": "image/svg+xml",
+    "records.js": "text/javascript",
 }
 _POLL: Final = "live"
 """The id of the element that refreshes itself: its requests do not keep a session open."""
@@ -70,9 +72,10 @@ class Console:
         monotonic_s: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         connect: Connect = AdminClient,
+        open_logs: OpenLogs = LogReader,
     ) -> None:
         self.settings = settings
-        self.accesses = Accesses(now_ms, monotonic_s, connect)
+        self.accesses = Accesses(now_ms, monotonic_s, connect, open_logs)
         self.sessions = Sessions(
             monotonic_s,
             lambda: secrets.token_urlsafe(32),

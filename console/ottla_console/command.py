@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
@@ -17,8 +18,19 @@ from ottla.metadata.config_def import ConfigError as PropertiesError
 from ottla.metadata.config_def import read_properties
 from ottla_console.app import Console
 from ottla_console.cluster.access import Credentials
+from ottla_console.cluster.schema_decoder import SchemaDecoder
 from ottla_console.registry import PAGES
-from ottla_console.settings import Cluster, Login, Settings, SettingsError, cluster_of, read_clusters
+from ottla_console.settings import (
+    Cluster,
+    Login,
+    Mask,
+    Registry,
+    Settings,
+    SettingsError,
+    cluster_of,
+    read_clusters,
+)
+from ottla_console.views import json_paths
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +81,16 @@ DEFAULT_BOOTSTRAP: Final = "localhost:9092"
     show_default=True,
     help="Whether pages may show the content of records.",
 )
+@click.option(
+    "--schema-registry", "registry", metavar="URL", help="Decodes records: Avro, Protobuf, JSON Schema."
+)
+@click.option(
+    "--mask",
+    "masks",
+    multiple=True,
+    metavar="JSONPATH",
+    help="A field of keys and values that pages do not show: $.card.number, $..email.",
+)
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="PEM: serve HTTPS.")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="PEM.")
 @click.option("--https-proxy", is_flag=True, help="Browsers reach the console by HTTPS, at a proxy.")
@@ -90,6 +112,8 @@ def console(
     port: int,
     writes: bool,
     values: bool,
+    registry: str | None,
+    masks: tuple[str, ...],
     tls_cert: str | None,
     tls_key: str | None,
     https_proxy: bool,
@@ -104,13 +128,22 @@ def console(
     logs.configure()
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key go together")
-    if file is not None and (bootstrap or command_config or login):
-        raise click.UsageError("--config replaces --bootstrap, --command-config and --login")
+    if file is not None and (bootstrap or command_config or login or registry or masks):
+        raise click.UsageError(
+            "--config replaces --bootstrap, --command-config, --login, --schema-registry and --mask"
+        )
     try:
         if file is not None:
             clusters = read_clusters(file)
         else:
-            clusters = (_one_cluster(name, bootstrap, command_config, login),)
+            one = _one_cluster(name, bootstrap, command_config, login)
+            clusters = (
+                replace(
+                    one,
+                    registry=Registry(registry) if registry else None,
+                    masks=(Mask(masks),) if masks else (),
+                ),
+            )
         for cluster in clusters:
             _check(cluster)
     except SettingsError as error:
@@ -178,6 +211,11 @@ def _check(cluster: Cluster) -> None:
     )
     try:
         AdminConfig.of({"bootstrap.servers": cluster.bootstrap, **cluster.properties, **trial})
+        if cluster.registry is not None:
+            SchemaDecoder(cluster.registry)
+        for mask in cluster.masks:
+            for path in mask.paths:
+                json_paths.Path(path)
     except (ConfigError, ValueError) as error:
         raise SettingsError(f"cluster {cluster.name}: {error}") from None
 

@@ -4,14 +4,35 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla_console.pages import brokers, groups, overview, reassignments, topics, transactions
+from ottla_console.pages import (
+    acls,
+    brokers,
+    groups,
+    overview,
+    quotas,
+    reassignments,
+    records,
+    resets,
+    schemas,
+    topic_changes,
+    topics,
+    transactions,
+    users,
+)
 from ottla_console.web.page import Page
 
 PAGES: Final[tuple[Page, ...]] = (
     *overview.PAGES,
     *topics.PAGES,
+    *records.PAGES,
+    *topic_changes.PAGES,
     *groups.PAGES,
+    *resets.PAGES,
     *transactions.PAGES,
+    *schemas.PAGES,
     *brokers.PAGES,
     *reassignments.PAGES,
+    *acls.PAGES,
+    *users.PAGES,
+    *quotas.PAGES,
 )

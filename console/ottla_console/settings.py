@@ -7,13 +7,21 @@ clusters:
       security.protocol: SASL_SSL
       sasl.mechanism: SCRAM-SHA-512
     login: password                  # password, shared or none; default: by security.protocol
+    registry:                        # a schema registry, for values of records
+      url: https://registry:8081
+      properties: {basic.auth.user.info: "console:secret"}
+    masks:                           # fields of records that pages do not show
+      - topics: ["payments*"]        # default: all
+        paths: ["$.card.number", "$..email"]
+        headers: [authorization]
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, Literal
 
@@ -42,6 +50,28 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True)
+class Registry:
+    """A schema registry; its properties are those of `ottla.client.registry`."""
+
+    url: str
+    properties: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Fields of records that pages do not show."""
+
+    paths: tuple[str, ...] = ()
+    """JSON paths into keys and values."""
+    headers: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ("*",)
+    """Patterns with * and ?."""
+
+    def applies_to(self, topic: str) -> bool:
+        return any(fnmatchcase(topic, each) for each in self.topics)
+
+
+@dataclass(frozen=True)
 class Cluster:
     """A cluster of the console."""
 
@@ -50,6 +80,8 @@ class Cluster:
     properties: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
     """Client properties; without a password in them for Login.PASSWORD."""
     login: Login = Login.NONE
+    registry: Registry | None = None
+    masks: tuple[Mask, ...] = ()
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -107,6 +139,21 @@ def cluster_of(name: str, bootstrap: str, properties: Mapping[str, str], login: 
     return Cluster(name, bootstrap, kept, chosen)
 
 
+class _Registry(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    url: str = Field(min_length=1)
+    properties: dict[str, str] = Field(default_factory=dict)
+
+
+class _Mask(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    topics: list[str] = Field(default=["*"], min_length=1)
+    paths: list[str] = Field(default_factory=list)
+    headers: list[str] = Field(default_factory=list)
+
+
 class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -114,6 +161,8 @@ class _Entry(BaseModel):
     bootstrap: str = Field(min_length=1)
     properties: dict[str, str] = Field(default_factory=dict)
     login: Literal["none", "password", "shared"] | None = None
+    registry: _Registry | None = None
+    masks: list[_Mask] = Field(default_factory=list)
 
     @field_validator("properties", mode="before")
     @classmethod
@@ -149,5 +198,12 @@ def read_clusters(path: Path) -> tuple[Cluster, ...]:
     if len(set(names)) < len(names):
         raise SettingsError(f"{path}: two clusters have the same name")
     return tuple(
-        cluster_of(each.name, each.bootstrap, each.properties, each.login) for each in given.clusters
+        replace(
+            cluster_of(each.name, each.bootstrap, each.properties, each.login),
+            registry=None if each.registry is None else Registry(each.registry.url, each.registry.properties),
+            masks=tuple(
+                Mask(tuple(mask.paths), tuple(mask.headers), tuple(mask.topics)) for mask in each.masks
+            ),
+        )
+        for each in given.clusters
     )

@@ -100,6 +100,8 @@ class Traffic:
             finally:
                 self._process.kill()
             self._reader.join(10)
+            assert self._process.stdout is not None
+            self._process.stdout.close()
             self._process = None
             print("traffic:", json.dumps(self.summary))
         return self.summary

@@ -99,6 +99,8 @@ class Kube:
             process.kill()
             process.wait()
             reader.join(10)
+            assert process.stdout is not None
+            process.stdout.close()
 
     def apply(self, *objects: Object) -> None:
         content = {"apiVersion": "v1", "kind": "List", "items": list(objects)}

@@ -66,6 +66,18 @@ def test_the_operators_chart_is_taken_by_the_api_server(
         ("charts/ottla", {"image": {"repo": "x"}}, "repo"),
         ("charts/ottla-cluster", {"replicas": -1}, "replicas"),
         ("charts/ottla-cluster", {"topics": [1]}, "topics"),
+        ("charts/ottla-cluster", {"console": {"clusters": [{"name": "a"}]}}, "bootstrap"),
+        (
+            "charts/ottla-cluster",
+            {
+                "console": {
+                    "enabled": True,
+                    "configSecret": "s",
+                    "clusters": [{"name": "a", "bootstrap": "b"}],
+                }
+            },
+            "configSecret replaces console.clusters",
+        ),
         ("charts/ottla-cluster", {"schemaRegistry": {"image": {"tags": "1"}}}, "tags"),
         (
             "charts/ottla-cluster",

@@ -307,17 +307,19 @@ _ALL: Final = (
             Edit(
                 _PARTITION,
                 "        assert state.leader == self.broker_id\n"
-                '        assert state.leader_epoch >= self.leader_epoch, "a leader epoch never goes back"\n',
-                "",
+                '        assert state.leader_epoch >= self.leader_epoch, "a leader epoch never goes back"\n'
+                "        if state.partition_epoch < self.partition_epoch:\n",
+                "        if False:\n",
             ),
             Edit(
                 _PARTITION,
                 "        assert state.leader != self.broker_id\n"
-                '        assert state.leader_epoch >= self.leader_epoch, "a leader epoch never goes back"\n',
-                "",
+                '        assert state.leader_epoch >= self.leader_epoch, "a leader epoch never goes back"\n'
+                "        if state.partition_epoch < self.partition_epoch:\n",
+                "        if False:\n",
             ),
         ),
-        faults=("session", "cut from ZooKeeper", "pause", "controller moves", "at a request"),
+        faults=("controller moves", "at a request", "leader moves"),
     ),
     Bug(
         "restarted-follower-joins-isr",
@@ -331,7 +333,7 @@ _ALL: Final = (
                 "        stale = known is None\n",
             ),
         ),
-        faults=LOSSES,
+        faults=("at a request", "power"),
     ),
     Bug(
         "fetch-epoch-ignored",
@@ -469,7 +471,7 @@ _ALL: Final = (
         "session-forgets-changes",
         "KIP-227 (fetch sessions)",
         "a leader forgets that a partition of a session has changed while no fetch of the session waited",
-        "liveness",
+        "waiting fetches",
         (
             Edit(
                 "broker/ottla/server/dispatch/fetch_sessions.py",
@@ -1388,6 +1390,94 @@ _ALL: Final = (
             ),
         ),
         faults=KILLS,
+    ),
+    Bug(
+        "offset-tombstone-ignored",
+        "KAFKA-4039 (tombstones when a coordinator loads)",
+        "a new coordinator restores offsets that were removed",
+        "coordinator state",
+        (
+            Edit(
+                "broker/ottla/coordinators/replay.py",
+                "                stored.pop(key, None)\n",
+                "                pass\n",
+            ),
+        ),
+        ("groups",),
+        faults=KILLS,
+    ),
+    Bug(
+        "interrupted-swap-is-dropped",
+        "KAFKA-6264 (segments whose replacement was interrupted)",
+        "a log that is opened drops cleaned segments whose swap had begun",
+        "recovery keeps records",
+        (
+            Edit(
+                _LOADER,
+                "[name for name in swaps if cleaned and offsets[name] >= min(cleaned)]",
+                "list(swaps)",
+            ),
+        ),
+        ("compaction",),
+        faults=("kill in a write",),
+    ),
+    Bug(
+        "follower-keeps-its-log-start",
+        "KIP-107 (the log start offset of followers)",
+        "a follower does not take the leader's log start offset",
+        "retention",
+        (
+            Edit(
+                _PARTITION,
+                "        if leader_log_start > log.log_start_offset:\n",
+                "        if False:\n",
+            ),
+        ),
+        ("retention",),
+        faults=KILLS,
+    ),
+    Bug(
+        "sequence-continues-after-epoch-bump",
+        "KIP-360 (a new epoch of an idempotent producer)",
+        "a producer with a new epoch does not begin with sequence 0",
+        "liveness",
+        (
+            Edit(
+                "client/ottla/client/core/sequences.py",
+                "        self.next, self.last_acked = 0, NO_SEQUENCE\n        self.restarts",
+                "        self.last_acked = NO_SEQUENCE\n        self.restarts",
+            ),
+        ),
+        faults=CUTS,
+    ),
+    Bug(
+        "retries-lose-their-order",
+        "KAFKA-5494 (the order of batches that are sent again)",
+        "a producer puts a batch that it sends again behind the next ones",
+        "order",
+        (
+            Edit(
+                "client/ottla/client/core/accumulator.py",
+                "            queue.batches.insert(at, batch)\n",
+                "            queue.batches.append(batch)\n",
+            ),
+        ),
+        faults=("resets", "leader moves"),
+    ),
+    Bug(
+        "position-moves-with-the-fetch",
+        "KAFKA-1646 (positions of records that were not returned yet)",
+        "a consumer commits the end of a fetched batch before it has returned the batch's records",
+        "committed offsets",
+        (
+            Edit(
+                "client/ottla/client/core/fetch_buffer.py",
+                "            state.position = records[-1].offset + 1\n        else:\n",
+                "            state.position = chunk.data.next_offset\n        else:\n",
+            ),
+        ),
+        ("groups",),
+        faults=("kill", "session"),
     ),
 )
 

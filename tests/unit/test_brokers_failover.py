@@ -281,6 +281,25 @@ def test_a_broker_that_stops_does_not_refuse_what_it_validates() -> None:
     run(scenario)
 
 
+def test_a_produce_is_answered_that_was_replicated_while_its_other_batch_was_validated() -> None:
+    """The first batch is appended at once, the second one after a validation in a worker."""
+    large = [Record(n, 1_700_000_000_000, None, b"x") for n in range(3000)]
+    batches = [build_batch([Record(0, 1_700_000_000_000, None, b"y")]), build_batch(large, codec=Codec.GZIP)]
+    parts = [ProduceRequest.PartitionProduceData(index=n, records=batch) for n, batch in enumerate(batches)]
+    topic = ProduceRequest.TopicProduceData(name="topic", partition_data=parts)
+    request = ProduceRequest(acks=-1, timeout_ms=20_000, topic_data=[topic])
+
+    async def scenario(cluster: Cluster) -> None:
+        await create(cluster, "topic", {0: (0, 1, 2), 1: (0, 1, 2)})
+        cluster.slow_disks[cluster.machines[0].host] = 3.0
+        began_s = cluster.loop.now
+        response = await call(cluster, 0, request)
+        assert [part.error_code for part in response.responses[0].partition_responses] == [0, 0]
+        assert cluster.loop.now - began_s < 5.0
+
+    run(scenario)
+
+
 def test_a_broker_that_starts_while_the_controller_hangs_serves_the_metadata_of_zookeeper() -> None:
     """Clients drop a topic that is missing in the metadata, with the records that they have queued for it."""
 

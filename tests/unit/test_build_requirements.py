@@ -1,4 +1,5 @@
-"""The image's build requirements are pinned to the versions and hashes of the lock file."""
+"""The image's build requirements are pinned to the versions and hashes of the lock file, and its build has
+the files that it copies."""
 
 from __future__ import annotations
 
@@ -28,3 +29,12 @@ def test_the_image_installs_nothing_from_an_index_without_hashes() -> None:
     assert len(installs) == 3
     for install in installs:
         assert "--require-hashes" in install or "--no-deps /tmp/wheel/" in install, install
+
+
+def test_the_context_of_the_image_has_what_it_copies() -> None:
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().split() if line.startswith("!")}
+    commands = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    copied = [found.split()[:-1] for found in re.findall(r"^COPY ((?!--from)[^\n]*)", commands, re.MULTILINE)]
+    assert copied
+    for source in (each for sources in copied for each in sources):
+        assert kept & {source, source.partition("/")[0]}, source

@@ -165,6 +165,12 @@ def test_references_are_resolved_bottom_up_and_once() -> None:
     assert len(wire.asked) == 2
 
 
+def test_the_compatibility_of_a_subject_is_its_own_or_the_global_one() -> None:
+    asking, wire, _ = client(lambda method, url, body: ok({"compatibilityLevel": "FULL"}))
+    assert asking.compatibility("a/b") == "FULL"
+    assert wire.asked == ["GET http://one:8081/config/a%2Fb?defaultToGlobal=true"]
+
+
 def test_circular_references_are_refused() -> None:
     def answer(method: str, url: str, body: Any) -> Answer:
         subject = url.split("/")[4]

@@ -7,7 +7,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ottla.client import errors
@@ -401,6 +401,7 @@ def test_errors_have_kinds(error: Exception, kind: Kind) -> None:
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
     st.text(st.characters(exclude_categories=["Cs"])),
 )
+@example("0", "\n")
 def test_any_user_and_password_can_be_sent(user: str, password: str) -> None:
     options = jaas.parse(Credentials("PLAIN", user, password).properties()["sasl.jaas.config"]).options
     assert (options["username"], options["password"]) == (user, password)

@@ -350,6 +350,7 @@ class RackOracle(SimulatedCluster):
             self.violations.append(f"stopping {broker}: {sorted(down)} are down, in {self.racks}")
 
 
+@pytest.mark.budget(3)  # 25 rolls of Hypothesis
 @settings(max_examples=25, deadline=None)
 @given(
     st.integers(1, 3),

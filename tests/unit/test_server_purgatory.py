@@ -127,6 +127,23 @@ def test_a_produce_completes_when_the_high_watermark_reaches_its_end() -> None:
     assert purgatory.waiting() == 0
 
 
+def test_a_duplicate_does_not_wait_for_later_records() -> None:
+    _, purgatory = make()
+    partition = FakePartition()
+    key = (partition.topic, partition.partition)
+    completed: list[int] = []
+    for offset in (267, 265, 270, 265):
+        purgatory.await_replication(key, offset, 1000, lambda _, offset=offset: completed.append(offset))
+    partition.high_watermark = 265
+    purgatory.high_watermark_advanced(partition)
+    purgatory.drain()
+    assert completed == [265, 265]
+    partition.high_watermark = 270
+    purgatory.high_watermark_advanced(partition)
+    purgatory.drain()
+    assert completed == [265, 265, 267, 270]
+
+
 def test_completion_costs_only_the_completed_operations() -> None:
     loop, purgatory = make()
     p = FakePartition()

@@ -487,6 +487,21 @@ def test_epochs_of_records_whose_deletion_is_forgotten_are_found_again(tmp_path:
     assert path.read_text() == good
 
 
+@pytest.mark.parametrize("damaged", range(4))
+def test_epochs_are_found_again_where_only_one_segment_is_recovered(tmp_path: Path, damaged: int) -> None:
+    """The log start offset is forgotten, and a power loss took the index of one segment."""
+    log = open_log(tmp_path)
+    for epoch in (2, 5, 7, 9):
+        append(log, "a", epoch=epoch)
+        log.roll(NOW_MS)
+    log.flush()
+    log.close(NOW_MS)
+    (tmp_path / "events-0" / "leader-epoch-checkpoint").write_text("0\n1\n9 3\n")
+    segment_files(tmp_path, ".index")[damaged].unlink()
+    recovered = open_log(tmp_path, clean=False, recovery_point=4)
+    assert [recovered.epoch_start(epoch) for epoch in (2, 5, 7, 9)] == [0, 1, 2, 3]
+
+
 def test_deleted_records_do_not_raise_the_recovery_point_into_a_segment(tmp_path: Path) -> None:
     """A crash may forget that they are deleted, and a power loss takes what is not synced."""
     log = open_log(tmp_path, SMALL)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from ottla.client.admin_types import (
     ClusterDescription,
     ConfigEntry,
     ConfigResource,
+    CreatedTopic,
     GroupDescription,
     GroupListing,
     GroupMember,
@@ -29,6 +31,7 @@ from ottla.client.admin_types import (
     OffsetToCommit,
     PartitionDescription,
     ProducerState,
+    QuotaEntity,
     Reassignment,
     ReplicaInfo,
     Results,
@@ -37,11 +40,12 @@ from ottla.client.admin_types import (
     TransactionDescription,
     TransactionListing,
 )
-from ottla.security.acls import AclBinding
+from ottla.security.acls import AclBinding, AclFilter
 from ottla_console.app import Console
 from ottla_console.registry import PAGES
-from ottla_console.settings import Cluster, Settings, cluster_of
+from ottla_console.settings import Cluster, Mask, Registry, Settings, cluster_of
 from ottla_console.web.page import Page
+from tests.worlds.console_logs import FakeLogs
 
 NODES = (Node(0, "broker-0", 9092, "a"), Node(1, "broker-1", 9092, "b"), Node(2, "broker-2", 9092, "c"))
 
@@ -66,7 +70,20 @@ class FakeCluster:
             for i, group in enumerate(self.groups)
             if listed
         }
+        self.starts: dict[TopicPartition, int] = {}
+        """Log start offsets; 0 for others."""
+        self.partition_counts: dict[str, int] = {}
+        """That were requested."""
+        self.config_changes: list[Any] = []
+        self.idle: set[str] = set()
+        """Groups without members."""
         self.acls: list[AclBinding] = []
+        self.credentials: dict[str, dict[str, int]] = {}
+        """Iterations by user and mechanism."""
+        self.quotas: dict[QuotaEntity, dict[str, float]] = {}
+        self.masks: tuple[Mask, ...] = ()
+        self.registry: Registry | None = None
+        self.logs = FakeLogs()
         self.moves = {TopicPartition("topic-00001", 0): Reassignment((0, 1, 2), (2,), (1,))}
         began = TransactionDescription(
             NODES[0], "Ongoing", 4000, 1, 60_000, 5_000, (TopicPartition("topic-00001", 0),)
@@ -94,7 +111,13 @@ class FakeCluster:
         cluster = self.settings()
         given = Settings((cluster,), **settings)
         times = {} if clock is None else {"monotonic_s": lambda: clock[0]}
-        console = Console(given, pages, connect=lambda properties: self.client(properties), **times)
+        console = Console(
+            given,
+            pages,
+            connect=lambda properties: self.client(properties),
+            open_logs=lambda properties: self.logs,
+            **times,
+        )
         scheme = "https" if given.tls else "http"
         with TestClient(console.app, base_url=f"{scheme}://127.0.0.1", follow_redirects=False) as browser:
             browser.console = console  # type: ignore[attr-defined]
@@ -104,7 +127,9 @@ class FakeCluster:
         security = (
             {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"} if self.passwords else {}
         )
-        return cluster_of("test", "broker-0:9092", security)
+        return replace(
+            cluster_of("test", "broker-0:9092", security), masks=self.masks, registry=self.registry
+        )
 
     def client(self, properties: Mapping[str, object]) -> AdminClient:
         return cast(AdminClient, FakeAdmin(self, properties))
@@ -143,8 +168,10 @@ class FakeAdmin:
     async def describe_cluster(self) -> ClusterDescription:
         return ClusterDescription("id-of-it", 1, self._called("describe_cluster").brokers)
 
-    async def describe_topics(self) -> Results[str, TopicDescription]:
-        return Results(self._called("describe_topics").topics)
+    async def describe_topics(self, names: Any = None) -> Results[str, TopicDescription]:
+        topics = self._called("describe_topics").topics
+        missing = errors.UnknownTopicOrPartitionError()
+        return Results({name: topics.get(name, missing) for name in (topics if names is None else names)})
 
     async def describe_log_dirs(self, brokers: Any = None) -> Results[int, tuple[LogDirDescription, ...]]:
         cluster = self._called("describe_log_dirs")
@@ -157,8 +184,8 @@ class FakeAdmin:
         return {tp: ends[tp] for each in partitions if (tp := TopicPartition(*each)) in ends}
 
     async def start_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
-        self._called("start_offsets")
-        return {TopicPartition(*each): 0 for each in partitions}
+        starts = self._called("start_offsets").starts
+        return {tp: starts.get(tp, 0) for each in partitions for tp in [TopicPartition(*each)]}
 
     async def list_groups(self) -> Results[int, tuple[GroupListing, ...]]:
         cluster = self._called("list_groups")
@@ -172,6 +199,8 @@ class FakeAdmin:
         cluster = self._called("describe_group")
         if group not in cluster.groups:
             return GroupDescription(group, "Dead", (), NODES[0])
+        if group in cluster.idle:
+            return GroupDescription(group, "Empty", (), NODES[0], "", "consumer")
         partitions = tuple(cluster.committed.get(group, {}))
         member = GroupMember("member-1", None, "client-1", "10.0.0.1", partitions)
         return GroupDescription(group, "Stable", (member,), NODES[0], "range", "consumer")
@@ -188,6 +217,62 @@ class FakeAdmin:
 
     async def describe_acls(self, wanted: Any = None) -> list[AclBinding]:
         return self._called("describe_acls").acls
+
+    # --- changes of groups ---
+
+    async def offsets_for_time(self, partitions: Any, timestamp_ms: int) -> dict[TopicPartition, int]:
+        """Record N of each partition has the timestamp N."""
+        ends = self._called("offsets_for_time").ends
+        return {tp: timestamp_ms for each in partitions if timestamp_ms < ends[tp := TopicPartition(*each)]}
+
+    async def alter_group_offsets(self, group: str, offsets: Any) -> Results[TopicPartition, None]:
+        cluster = self._called("alter_group_offsets")
+        cluster.committed.setdefault(group, {}).update(offsets)
+        return Results(dict.fromkeys(offsets))
+
+    async def delete_group_offsets(self, group: str, partitions: Any) -> Results[TopicPartition, None]:
+        cluster = self._called("delete_group_offsets")
+        for each in partitions:
+            del cluster.committed[group][each]
+        return Results(dict.fromkeys(partitions))
+
+    async def delete_group(self, group: str) -> None:
+        cluster = self._called("delete_group")
+        cluster.groups.remove(group)
+        cluster.committed.pop(group, None)
+
+    # --- security ---
+
+    async def create_acls(self, bindings: list[AclBinding]) -> Results[AclBinding, None]:
+        acls = self._called("create_acls").acls
+        acls += [each for each in bindings if each not in acls]
+        return Results(dict.fromkeys(bindings))
+
+    async def delete_acls(self, filters: list[AclFilter]) -> Results[AclFilter, Results[AclBinding, None]]:
+        cluster = self._called("delete_acls")
+        found = {each: [acl for acl in cluster.acls if each.matches(acl)] for each in filters}
+        cluster.acls = [acl for acl in cluster.acls if not any(each.matches(acl) for each in filters)]
+        return Results({each: Results(dict.fromkeys(acls)) for each, acls in found.items()})
+
+    async def describe_user_scram_credentials(self) -> Results[str, dict[str, int]]:
+        return Results(self._called("describe_user_scram_credentials").credentials)
+
+    async def set_scram_credential(self, user: str, mechanism: str, password: str, iterations: int) -> None:
+        cluster = self._called("set_scram_credential")
+        cluster.credentials.setdefault(user, {})[mechanism] = iterations
+
+    async def delete_scram_credentials(self, user: str, mechanisms: list[str]) -> None:
+        cluster = self._called("delete_scram_credentials")
+        for mechanism in mechanisms:
+            del cluster.credentials[user][mechanism]
+
+    async def describe_client_quotas(self) -> dict[QuotaEntity, dict[str, float]]:
+        return self._called("describe_client_quotas").quotas
+
+    async def alter_client_quota(self, entity: QuotaEntity, values: Mapping[str, float | None]) -> None:
+        quotas = self._called("alter_client_quota").quotas
+        changed = {**quotas.get(entity, {}), **values}
+        quotas[entity] = {key: value for key, value in changed.items() if value is not None}
 
     async def list_partition_reassignments(self) -> dict[TopicPartition, Reassignment]:
         return self._called("list_partition_reassignments").moves
@@ -212,3 +297,26 @@ class FakeAdmin:
         self._called("describe_producers")
         state = ProducerState(4000, 1, 17, 1_000, 0, 12)
         return Results({TopicPartition(*each): (state,) for each in partitions})
+
+    # --- changes of topics ---
+
+    async def create_topics(self, topics: Any, *, validate_only: bool = False) -> Results[str, CreatedTopic]:
+        cluster = self._called("create_topics")
+        if not validate_only:
+            cluster.topics |= {topic.name: cluster.topic(topic.name) for topic in topics}
+        return Results({topic.name: CreatedTopic(UUID(int=1), 3, 3, None) for topic in topics})
+
+    async def delete_topic(self, name: str) -> None:
+        del self._called("delete_topic").topics[name]
+
+    async def create_partitions(self, counts: Mapping[str, int]) -> Results[str, None]:
+        self._called("create_partitions").partition_counts |= counts
+        return Results(dict.fromkeys(counts))
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> Results[TopicPartition, int]:
+        self._called("delete_records").starts |= before
+        return Results(before)
+
+    async def incremental_alter_configs(self, changes: Any) -> Results[ConfigResource, None]:
+        self._called("incremental_alter_configs").config_changes += [*changes.items()]
+        return Results(dict.fromkeys(changes))

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from ottla.metadata import policies
-from ottla.security.acls import CLUSTER_NAME, SUPPORTED, Operation, ResourceType, bits
+from ottla.security.acls import CLUSTER_NAME, Operation, ResourceType
 from ottla.security.authorizer import CLASS_NAME, SUPER_USERS, is_custom, parse_super_users
 from ottla.security.principals import Principal
 
@@ -64,13 +64,6 @@ class CustomAuthorizer:
         return (
             principal in self._super_users
             or self.instance.authorize(principal, host, operation, resource_type, name) is True
-        )
-
-    def operations(self, principal: Principal, host: str, resource_type: ResourceType, name: str) -> int:
-        return bits(
-            operation
-            for operation in SUPPORTED[resource_type]
-            if self.allows(principal, host, operation, resource_type, name)
         )
 
     def allows_some(

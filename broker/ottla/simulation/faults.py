@@ -25,7 +25,7 @@ from ottla.protocol.records import RECORD_BATCH_OVERHEAD, iter_batches
 from ottla.protocol.topics import INTERNAL_TOPICS
 from ottla.simulation.cluster import PORT, Cluster, Machine
 from ottla.simulation.ensemble import HOST
-from ottla.simulation.network import Side
+from ottla.simulation.network import USUAL_DELAY_S, USUAL_JITTER_S, Side
 
 RATES: Final[Mapping[str, float]] = {
     "kill": 0.08,
@@ -58,20 +58,6 @@ RATES: Final[Mapping[str, float]] = {
 }
 """How many faults of each kind begin in a virtual second."""
 
-
-UNDISTURBING: Final = frozenset(
-    {
-        "clock step",
-        "client clock step",
-        "cache misses",
-        "outage",
-        "lost answers",
-        "leader moves",
-        "controller moves",
-        "bit flip",
-    }
-)
-"""Faults after which a broker is as good a replica as before."""
 REQUESTS: Final = (
     ApiKey.LEADER_AND_ISR,
     ApiKey.LEADER_AND_ISR,
@@ -89,8 +75,8 @@ REQUESTS: Final = (
 )
 """The requests at which something happens."""
 FREQUENT: Final = (ApiKey.FETCH, ApiKey.PRODUCE)
-RECOVERED_S: Final = 6.0
-"""After so long a fault that has ended has no more effects: sessions have expired, replicas are in sync."""
+HEARD_S: Final = 2.0
+"""ZooKeeper has heard so recently of a broker that reaches it."""
 
 
 @dataclass(frozen=True)
@@ -151,8 +137,6 @@ class FaultInjector:
     """Brokers that lost data, with the time of their loss."""
     spared: int | None = None
     """The broker that no fault touches while another one is damaged."""
-    disturbed: dict[int, float] = field(default_factory=dict)
-    """Until when a fault that has begun affects a broker."""
     executed: list[Fault] = field(default_factory=list)
     _undo: list[Callable[[], None]] = field(default_factory=list)
     _restarts: dict[int, asyncio.TimerHandle] = field(default_factory=dict)
@@ -177,9 +161,6 @@ class FaultInjector:
             return
         self.executed.append(fault)
         source = random.Random(fault.choice)
-        if fault.kind not in UNDISTURBING:
-            until_s = cluster.loop.now + fault.duration_s + RECOVERED_S
-            self.disturbed[broker_id] = max(self.disturbed.get(broker_id, 0.0), until_s)
         method = getattr(self, "_" + fault.kind.lower().replace(" ", "_"))
         method(fault, machine, source)
 
@@ -244,9 +225,7 @@ class FaultInjector:
 
     def _bit_flip(self, fault: Fault, machine: Machine, source: random.Random) -> None:
         """Flip a bit of the records in a sealed segment; replace the disk later."""
-        disk = machine.disk
-        is_sound = disk.fail_rate == 0 and disk.capacity is None and disk.kill_after < 0
-        if not machine.is_serving or machine.is_stopping or not is_sound:
+        if not self._is_sound(machine):
             return
         place = self._find_records(machine, source)
         if place is not None and self._damage(machine.id):
@@ -295,8 +274,7 @@ class FaultInjector:
         }
         states = self.cluster.partition_states()
         if all(whole & set(state.isr) for _, state in states if machine.id in state.isr):
-            now = self.damaged[machine.id] = self.cluster.loop.now
-            self.disturbed[machine.id] = now + RECOVERED_S
+            self.damaged[machine.id] = self.cluster.loop.now
             self.cluster.lose_disk(machine.id)
             self._start_later(machine.id, 0.5)
         else:
@@ -307,16 +285,11 @@ class FaultInjector:
         records."""
         if self.damaged:
             return False
-        now = self.cluster.loop.now
         states = self.cluster.partition_states()
         for machine in self.cluster.machines.values():
-            process = machine.process
             if (
                 machine.id != broker_id
-                and machine.is_serving
-                and process is not None
-                and process.runs
-                and self.disturbed.get(machine.id, 0.0) < now
+                and self._is_sound(machine)
                 and all(machine.id in state.isr for _, state in states if broker_id in state.isr)
             ):
                 self.spared = machine.id
@@ -327,9 +300,28 @@ class FaultInjector:
                 self.cluster.note(
                     machine.host, f"is spared while broker {broker_id} is damaged", is_fault=True
                 )
-                self.damaged[broker_id] = now
+                self.damaged[broker_id] = self.cluster.loop.now
                 return True
         return False
+
+    def _is_sound(self, machine: Machine) -> bool:
+        """A broker works, and reaches all others and ZooKeeper, which know that it is there."""
+        broker, process, disk, network = machine.broker, machine.process, machine.disk, self.cluster.network
+        if broker is None or process is None or not process.runs or machine.is_stopping:
+            return False
+        session = self.cluster.ensemble.sessions.get(broker.store.session_id)
+        if session is None or session.heard_at + HEARD_S < self.cluster.loop.now:
+            return False
+        others = [*self._others(machine), HOST]
+        links = [network.link(machine.host, other) for other in others]
+        links += [network.link(other, machine.host) for other in others]
+        return (
+            machine.is_serving
+            and disk.fail_rate == 0
+            and disk.capacity is None
+            and disk.kill_after < 0
+            and not any(link.blocked or link.delay_s > USUAL_DELAY_S for link in links)
+        )
 
     def _is_kept(self, machine: Machine) -> bool:
         """No fault touches it now."""
@@ -429,13 +421,18 @@ class FaultInjector:
 
     def _at_a_request(self, fault: Fault, machine: Machine, source: random.Random) -> None:
         """The next request of a kind is late, or its response, or the connection breaks after it, or one of
-        both sides is killed. Meanwhile a broker may lose its power, or the sender not learn what changes in
-        ZooKeeper."""
+        both sides is killed. Meanwhile the sender may not learn what changes in ZooKeeper, or another broker
+        may lose its power and maybe not reach the sender when it is back, or the controller and the leaders
+        may change."""
         watching = self.cluster.network.on_write
         kind, earlier = source.choice(REQUESTS), source.choice((0, 0, 1, 3))
         what = source.choice(("late", "late", "late", "late answer", "reset", "kill sender", "kill receiver"))
         delay_s = source.choice((0.3, 2.0, 6.0)) * (0.5 + source.random())
-        kill_s, besides = source.choice((0.0, 0.001, 0.01)), source.choice(("", "", "store", "power"))
+        kill_s = source.choice((0.0, 0.001, 0.01))
+        besides = source.choice(("", "", "store", "power", "power and cut", "controller"))
+        if besides == "power and cut":
+            # A broker that has lost its power registers again once its former session has ended.
+            delay_s = 4.0 + 5.0 * source.random()
 
         def on_write(side: Side, data: bytes | bytearray | memoryview) -> None:
             nonlocal earlier
@@ -461,10 +458,19 @@ class FaultInjector:
                     host = hosts[what == "kill receiver"]
                     self._soon(self._kill_host, host, fault.duration_s, after_s=kill_s)
             short = replace(fault, duration_s=min(fault.duration_s, 2.0))
+            third = [each for each in self.cluster.machines.values() if each.host not in hosts]
+            victim = source.choice(third) if third else machine
             if besides == "store":
                 self._soon(partial(self._cut, short, [HOST], [side.host], both_ways=False))
-            elif besides == "power" and not self._is_kept(machine):
-                self._soon(self._power, short, machine, source, after_s=0.05)
+            elif besides == "controller" and not self._is_kept(machine):
+                self._soon(self._controller_moves, fault, machine, source)
+                self._soon(self._leader_moves, short, machine, source, after_s=delay_s * source.random() / 2)
+            elif besides and not self._is_kept(victim):
+                if besides == "power and cut" and victim.host != side.host:
+                    longer = replace(fault, duration_s=delay_s + 2.0)
+                    self._soon(self._cut, longer, [victim.host], [side.host])
+                    short = replace(fault, duration_s=0.1)
+                self._soon(self._power, short, victim, source, after_s=0.05)
 
         def undo() -> None:
             if on_write in watching:
@@ -480,8 +486,6 @@ class FaultInjector:
     def _kill_host(self, host: str, delay_s: float) -> None:
         for machine in self.cluster.machines.values():
             if machine.host == host and machine.is_running and not self._is_kept(machine):
-                until_s = self.cluster.loop.now + delay_s + RECOVERED_S
-                self.disturbed[machine.id] = max(self.disturbed.get(machine.id, 0.0), until_s)
                 self.cluster.kill(machine.id)
                 self._start_later(machine.id, delay_s)
 
@@ -544,7 +548,7 @@ class FaultInjector:
 
         def undo() -> None:
             for link in links:
-                link.delay_s, link.jitter_s = 0.0001, 0.0004
+                link.delay_s, link.jitter_s = USUAL_DELAY_S, USUAL_JITTER_S
 
         self._later(fault.duration_s, undo)
 

@@ -40,6 +40,7 @@ from ottla.replication.partition import Partition, ReplicationListener
 from ottla.simulation.cluster import Cluster, Machine, Violation
 from ottla.simulation.coordinator_invariants import CoordinatorInvariants
 from ottla.simulation.log_invariants import LogInvariants
+from ottla.simulation.request_invariants import RequestInvariants
 from ottla.storage.log import Log
 
 INTERVAL_S: Final = 0.25
@@ -85,6 +86,7 @@ class Monitor:
         """When a broker was seen paused last."""
         self._logs = LogInvariants(cluster)
         self._coordinators = CoordinatorInvariants(cluster)
+        self._requests = RequestInvariants()
         self.checks = 0
         cluster.ensemble.tree.on_applied = self._on_applied
         self._check_store()
@@ -120,6 +122,7 @@ class Monitor:
                 self._check_broker(machine)
             self._logs.check(machine)
             self._coordinators.check(machine)
+            self._requests.check(machine)
 
     # --- what happens between two checks ---
 

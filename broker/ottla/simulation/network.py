@@ -39,6 +39,10 @@ class Receiver(Protocol):
     def receive(self, item: Any) -> None: ...
 
 
+USUAL_DELAY_S: Final = 0.0001
+USUAL_JITTER_S: Final = 0.0004
+
+
 class Link:
     """The way from one machine to another."""
 
@@ -46,8 +50,8 @@ class Link:
 
     def __init__(self) -> None:
         self.blocked = False
-        self.delay_s = 0.0001
-        self.jitter_s = 0.0004
+        self.delay_s = USUAL_DELAY_S
+        self.jitter_s = USUAL_JITTER_S
 
 
 class Direction:

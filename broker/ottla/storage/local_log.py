@@ -227,7 +227,9 @@ class LocalLog:
         """Seal the active segment, and create its successor. The caller adds it with `set_segments`."""
         self.active.seal()
         # Sealing writes the last entries of the indexes: the next flush syncs them.
-        self.lower_recovery_point(self.active.base_offset)
+        if self.active.base_offset < self.recovery_point:
+            self.deferred_tasks.schedule_checkpoint()
+            self.recovery_point = self.active.base_offset
         return new_segment(self.log_dir.files, self._directory, offset, self._config, now_ms)
 
     # --- flushing --------------------------------------------------------------------------------
@@ -286,13 +288,9 @@ class LocalLog:
         self.schedule_delete(self.segments.all)
         self.set_segments([new_segment(self.log_dir.files, self._directory, offset, self._config, 0)])
 
-    def lower_recovery_point(self, offset: int) -> None:
-        if offset < self.recovery_point:
-            self.deferred_tasks.schedule_checkpoint()
-            self.recovery_point = offset
-
     def lower_checkpoint(self, offset: int) -> None:
-        """Lower the recovery point in the directory's checkpoint file. Blocking."""
+        """Lower the recovery point, also in the directory's checkpoint file. Blocking."""
+        self.recovery_point = min(self.recovery_point, offset)
         name = os.path.basename(self._directory)
         key = parse_partition_directory(name) or parse_future_directory(name)
         if key is not None:

@@ -833,7 +833,6 @@ class Log:
         rare."""
         local = self._local
         if max(self.durable_to, local.recovery_point) > offset:
-            local.lower_recovery_point(offset)
             local.lower_checkpoint(offset)
             self.durable_to = min(self.durable_to, offset)
 

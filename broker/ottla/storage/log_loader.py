@@ -84,7 +84,7 @@ def load_segments(
     bases = sorted(int(stem) for stem in stems if stem.isdigit())
     segments: list[LogSegment] = []
     end_offset = log_start_offset
-    state_is_current = False
+    state_is_current = epochs_have_changed = False
     for at, base_offset in enumerate(bases):
         segment = open_segment(files, directory, base_offset, config, now_ms)
         is_last = at == len(bases) - 1
@@ -100,7 +100,9 @@ def load_segments(
                 logger.info("Recovering %s", segment.file.path)
             if not state_is_current:
                 producer_state.rebuild(segments, log_start_offset, base_offset, sync=True)
+            known_epochs = leader_epochs.entries()
             intact, end_offset = recover(segment, producer_state, leader_epochs, next_base)
+            epochs_have_changed = epochs_have_changed or leader_epochs.entries() != known_epochs
             is_short = next_base is not None and max(end_offset, log_start_offset) < next_base
             if suspect and is_short and gaps_are_losses:
                 logger.warning("%s ends at %d, before the next segment", segment.file.path, end_offset)
@@ -111,6 +113,10 @@ def load_segments(
         else:
             end_offset = trusted_end
             state_is_current = False
+            if epochs_have_changed:
+                # The recovery of an earlier segment has removed the epochs of this one.
+                for _, header in segment.headers():
+                    _set_epoch(leader_epochs, header)
         segments.append(segment)
         if not intact:
             for damaged in bases[at + 1 :]:
@@ -230,10 +236,7 @@ def recover(
         end_offset = header.next_offset
         if header.producer_id >= 0:
             producer_state.update(header, batch, segment)
-        if leader_epochs.epoch_at(header.base_offset) != header.partition_leader_epoch:
-            # The file may have the epoch of a leader without batches, which another one has replaced since.
-            leader_epochs.truncate_from_end(header.base_offset)
-            leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
+        _set_epoch(leader_epochs, header)
     is_whole = segment.size == size_found
     if not is_whole:
         logger.warning(
@@ -247,6 +250,14 @@ def recover(
     if not is_whole:
         segment.sync()
     return is_whole or reaches_next, end_offset
+
+
+def _set_epoch(leader_epochs: LeaderEpochFileCache, header: BatchHeader) -> None:
+    """The epoch of a batch is that of its offset."""
+    if leader_epochs.epoch_at(header.base_offset) != header.partition_leader_epoch:
+        # The file may have the epoch of a leader without batches, which another one has replaced since.
+        leader_epochs.truncate_from_end(header.base_offset)
+        leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
 
 
 def _verified_batches(segment: LogSegment, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:

@@ -227,6 +227,12 @@ class RegistryClient:
                 self._gather(target.schema, found, (*above, reference))
                 found[reference.name] = target
 
+    def compatibility(self, subject: str) -> str:
+        """The compatibility level of a subject: BACKWARD, NONE and the like; the global one, unless it has
+        its own."""
+        body = self._ask("GET", f"/config/{_quoted(subject)}?defaultToGlobal=true")
+        return str(body.get("compatibilityLevel", ""))
+
     # -- Writes --
 
     def register(self, subject: str, schema: Schema, *, normalize: bool = False) -> int:

@@ -59,9 +59,6 @@ class Authorizer(Protocol):
     ) -> bool:
         """Whether `principal`, from the address `host`, may do this operation on the resource."""
 
-    def operations(self, principal: Principal, host: str, resource_type: ResourceType, name: str) -> int:
-        """The operations that `principal` may do on the resource, as bits (KIP-430)."""
-
     def allows_some(
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
@@ -156,14 +153,6 @@ class AclAuthorizer:
                 found += self._entries[ResourcePattern(resource_type, prefix, PatternType.PREFIXED)]
         return found
 
-    def operations(self, principal: Principal, host: str, resource_type: ResourceType, name: str) -> int:
-        """The operations that `principal` may do on the resource, as bits (KIP-430)."""
-        return bits(
-            operation
-            for operation in SUPPORTED[resource_type]
-            if self.allows(principal, host, operation, resource_type, name)
-        )
-
     def allows_some(
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
@@ -203,6 +192,17 @@ class AclAuthorizer:
             name == WILDCARD or (name not in denied and not is_dominated(name))
             for name in names(Permission.ALLOW, PatternType.LITERAL)
         )
+
+
+def allowed_operations(
+    authorizer: Authorizer, principal: Principal, host: str, resource_type: ResourceType, name: str
+) -> int:
+    """The operations that `principal` may do on the resource, as bits (KIP-430)."""
+    return bits(
+        operation
+        for operation in SUPPORTED[resource_type]
+        if authorizer.allows(principal, host, operation, resource_type, name)
+    )
 
 
 def is_custom(class_name: str) -> bool:

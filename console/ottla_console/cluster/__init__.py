@@ -5,5 +5,7 @@ rates        two collections -> rates, and their history; pure
 problems     errors of clients -> what failed, which right is missing, what to do; pure
 collecting   one collection: requests of an admin client -> the parts of a snapshot
 collector    the background task that repeats it, bounded in its share of time
+log_reader   records of partitions at offsets, and a new record
+schema_decoder  values by a schema registry
 access       a cluster as one principal sees it: an admin client and a collector, shared by sessions
 """

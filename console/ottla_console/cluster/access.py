@@ -17,9 +17,12 @@ from typing import Final, TypeAlias
 from ottla.client.admin import AdminClient
 from ottla_console.cluster.collecting import Reader
 from ottla_console.cluster.collector import Collector
+from ottla_console.cluster.log_reader import LogReader
+from ottla_console.cluster.schema_decoder import SchemaDecoder
 from ottla_console.settings import Cluster, Login
 
 Connect: TypeAlias = Callable[[Mapping[str, object]], AdminClient]
+OpenLogs: TypeAlias = Callable[[Mapping[str, object]], LogReader]
 CLIENT_ID: Final = "ottla-console"
 REQUEST_MS: Final = 5_000
 CALL_MS: Final = 7_000
@@ -60,6 +63,7 @@ class Access:
         now_ms: Callable[[], int],
         monotonic_s: Callable[[], float],
         connect: Connect,
+        open_logs: OpenLogs,
     ) -> None:
         self.cluster = cluster
         self.principal = credentials.principal if credentials else ""
@@ -75,6 +79,8 @@ class Access:
         quick = {**self.settings, "default.api.timeout.ms": CALL_MS, "retries": RETRIES}
         self.admin = connect(quick)
         self.reader = Reader(self.admin, self.principal, now_ms)
+        self.logs = open_logs(self.settings)
+        self.schemas = None if cluster.registry is None else SchemaDecoder(cluster.registry)
         self._background = connect(quick)
         collecting = Reader(self._background, self.principal, now_ms)
         self.collector = Collector(collecting, monotonic_s, name=f"{cluster.name} {self.principal}".strip())
@@ -87,6 +93,7 @@ class Access:
 
     async def close(self) -> None:
         await self.collector.stop()
+        await self.logs.close()
         await self._background.close()
         await self.admin.close()
 
@@ -95,10 +102,15 @@ class Accesses:
     """The accesses in use, by cluster and credentials."""
 
     def __init__(
-        self, now_ms: Callable[[], int], monotonic_s: Callable[[], float], connect: Connect = AdminClient
+        self,
+        now_ms: Callable[[], int],
+        monotonic_s: Callable[[], float],
+        connect: Connect = AdminClient,
+        open_logs: OpenLogs = LogReader,
     ) -> None:
-        """`connect` makes the admin client with these settings."""
+        """`connect` makes the admin client with these settings, `open_logs` the reader of records."""
         self._connect = connect
+        self._open_logs = open_logs
         self._now_ms = now_ms
         self._monotonic_s = monotonic_s
         self._open: dict[tuple[str, Credentials | None], Access] = {}
@@ -120,9 +132,7 @@ class Accesses:
                 await self._verify(cluster, credentials)
             access = self._open.get(key)
         if access is None:
-            access = self._open[key] = Access(
-                cluster, credentials, self._now_ms, self._monotonic_s, self._connect
-            )
+            access = self._open[key] = self._made(cluster, credentials)
             access.holders += 1
             await access.start()
             return access
@@ -131,11 +141,14 @@ class Accesses:
 
     async def _verify(self, cluster: Cluster, credentials: Credentials) -> None:
         async with self._logins:
-            trial = Access(cluster, credentials, self._now_ms, self._monotonic_s, self._connect)
+            trial = self._made(cluster, credentials)
             try:
                 await trial.admin.describe_cluster()
             finally:
                 await trial.close()
+
+    def _made(self, cluster: Cluster, credentials: Credentials | None) -> Access:
+        return Access(cluster, credentials, self._now_ms, self._monotonic_s, self._connect, self._open_logs)
 
     def release(self, access: Access) -> None:
         """Give an access back; the last one closes it."""
@@ -156,4 +169,5 @@ class Accesses:
 
 def _quoted(text: str) -> str:
     """A value of a JAAS configuration."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

@@ -67,10 +67,12 @@ class Reader:
         need: Callable[[K], Need] | None = None,
         *,
         title: str,
+        whole: Need | None = None,
         timeout_s: float = READ_S,
     ) -> Part[dict[K, V]]:
-        """The results of the items that succeeded; those that failed are problems."""
-        found = await self.read(work, title, timeout_s=timeout_s)
+        """The results of the items that succeeded; those that failed are problems. `whole`: what the request
+        itself needs."""
+        found = await self.read(work, title, whole, timeout_s=timeout_s)
         if found.value is None:
             return Part(None, found.problems, found.taken_ms)
         problems = [

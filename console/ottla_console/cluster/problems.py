@@ -32,6 +32,8 @@ class Kind(Enum):
     UNSUPPORTED = "unsupported"
     MISSING = "missing"
     FAILED = "failed"
+    INVALID = "invalid"
+    """What a person gave in a form."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,8 @@ class Nav:
     section: str
     label: str
     order: int
+    registry: bool = False
+    """Only for clusters with a schema registry."""
 
 
 @dataclass(frozen=True, slots=True)

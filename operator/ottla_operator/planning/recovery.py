@@ -103,11 +103,11 @@ def _after(known: RecoveryStatus, outcome: RecoveryOutcome) -> tuple[RecoverySta
             outcome.message,
         )
     found = {**changes, "source": outcome.source, "last_attempt_at": ""}
-    told = f"{outcome.source}: {outcome.message}"
+    message = f"{outcome.source}: {outcome.message}"
     if not outcome.restored:
-        return known.model_copy(update={**found, "started_at": at}), ("RecoveryStarted", told)
+        return known.model_copy(update={**found, "started_at": at}), ("RecoveryStarted", message)
     done = {**found, "completed_at": at, "left": list(outcome.left[:_LEFT_MAX])}
-    return known.model_copy(update=done), ("RecoveryCompleted", told)
+    return known.model_copy(update=done), ("RecoveryCompleted", message)
 
 
 @dataclass(frozen=True, slots=True)

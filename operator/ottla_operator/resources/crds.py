@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -187,12 +188,14 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+@cache
 def render(kind: str) -> str:
     return _HEADER + yaml.dump(
         build_crd(kind), Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True
     )
 
 
+@cache
 def render_template(kind: str) -> str:
     """The definition as a template of the chart, kept on uninstall, which would otherwise delete all
     resources."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import quote
 
@@ -23,21 +24,42 @@ from ottla.security.acls import (
 from ottla_console.registry import PAGES
 from tests.judges.browser import Visitor, chromium, console
 from tests.judges.one_broker import one_broker
+from tests.judges.registries import Registry
 from tests.judges.secured import PLAIN_MODULE
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.budget(120)]
 
 HOSTILE = "<script>alert(1)</script>\u202e/../?x=1&y#\u05e2"
 GROUPS = ("billing", HOSTILE)
+_RECORD = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "string"}%s]}'
+SCHEMAS = (_RECORD % "", _RECORD % ', {"name": "note", "type": "string", "default": ""}')
 URLS = {
     "": "",
     "topics": "topics",
     "topics/{name}": "topics/orders",
+    "topics/{name}/records": "topics/orders/records",
+    "topics/{name}/record": "topics/orders/record?partition=0&offset=5",
     "topics/{name}/groups": "topics/orders/groups",
     "topics/{name}/settings": "topics/orders/settings",
     "topics/{name}/acls": "topics/orders/acls",
+    "new-topic": "new-topic",
+    "topics/{name}/manage": "topics/orders/manage?before:0=2",
+    "topics/{name}/setting": "topics/orders/setting?setting=retention.ms",
     "groups": "groups",
     "group": "group?id=billing",
+    "group/reset": "group/reset?id=billing&to=earliest&topic=orders",
+    "group/delete": "group/delete?id=billing",
+    "schemas": "schemas",
+    "schema": "schema?name=orders-value",
+    "acls": "acls",
+    "acls/new": "acls/new?principal=User:anna&name=orders&operation=Read",
+    "acls/delete": "acls/delete?principal=User:anna&host=*&permission=Allow&operation=Read&kind=topic"
+    "&name=orders&pattern=Literal",
+    "users": "users",
+    "users/set": "users/set",
+    "users/delete": "users/delete?user=anna",
+    "quotas": "quotas",
+    "quotas/edit": "quotas/edit",
     "topics/{name}/producers": "topics/orders/producers",
     "transactions": "transactions",
     "transaction": "transaction?id=payments-1",
@@ -46,6 +68,8 @@ URLS = {
     "brokers/{name}/settings": "brokers/0/settings",
 }
 """By the path of each page, one that exists."""
+ELSEWHERE = {"topics/{name}/record/content", "topics/{name}/produce"}
+"""A file, and a form of consoles that write: test_console_records_browser.py."""
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +89,7 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("console")
     with AdminClient(bootstrap_servers=bootstrap) as admin:
         admin.create_topic("orders", partitions=3, replication_factor=1, config={"retention.ms": "86400000"})
+        admin.set_scram_credential("anna", "SCRAM-SHA-512", "annas word")
         for group in GROUPS:
             admin.alter_group_offsets(group, {("orders", 0): 2}).raise_first()
     with Producer(bootstrap_servers=bootstrap) as producer:
@@ -75,7 +100,12 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         "transactional.id": "payments-1",
         "transaction.timeout.ms": "600000",
     }
-    with Producer(settings) as writer, console(folder, "-b", bootstrap, "--name", "it") as running:
+    with Producer(settings) as writer, Registry(bootstrap, folder) as registry, ExitStack() as stack:
+        for schema in SCHEMAS:
+            status, answer = registry.ask("POST", "/subjects/orders-value/versions", {"schema": schema})
+            assert status == 200, answer
+        options = ("-b", bootstrap, "--name", "it", "--schema-registry", registry.url)
+        running = stack.enter_context(console(folder, *options))
         writer.begin_transaction()
         writer.send("orders", b"not yet", partition=1).result(60)
         yield running
@@ -90,7 +120,7 @@ def visitor(browser: Browser, address: str) -> Iterator[Visitor]:
 
 
 def test_every_page_has_an_address_here() -> None:
-    assert {page.path for page in PAGES if page.method == "GET"} == set(URLS)
+    assert {page.path for page in PAGES if page.method == "GET"} == set(URLS) | ELSEWHERE
 
 
 def test_every_page_renders_without_a_finding_in_light_and_dark_and_on_a_phone(
@@ -125,6 +155,25 @@ def test_an_open_transaction_is_seen_from_its_id_and_from_its_topic(visitor: Vis
     expect(page.locator("section", has_text="Partitions")).to_contain_text("partition 1")
     page = visitor.visit("/c/it/topics/orders/producers")
     expect(page.locator("tbody tr", has_text="from offset 0")).to_have_count(1)
+
+
+def test_a_cluster_without_an_authorizer_says_so_on_the_page_of_acls(visitor: Visitor) -> None:
+    page = visitor.visit("/c/it/acls")
+    expect(page.locator(".problems")).to_contain_text("the brokers have no authorizer")
+    expect(page.locator("table")).to_have_count(0)
+
+
+def test_versions_of_a_schema_are_compared(visitor: Visitor) -> None:
+    page = visitor.visit("/c/it/schemas")
+    page.get_by_role("link", name="orders-value").click()
+    expect(page.locator(".diff ins").first).to_contain_text("}")
+    expect(page.locator(".diff")).to_contain_text('"name": "note"')
+    expect(page.locator(".tiles")).to_contain_text("Backward")
+    page.locator('select[name="version"]').select_option("1")
+    page.locator('select[name="against"]').select_option("2")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator(".diff del", has_text="note")).to_have_count(1)
+    visitor.check("schema")
 
 
 def test_a_search_narrows_the_list_while_one_types_and_can_be_shared(visitor: Visitor) -> None:

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.security.acls import CLUSTER_NAME, Operation, ResourceType
-from ottla.security.authorizer import Authorizer
+from ottla.security.authorizer import Authorizer, allowed_operations
 from ottla.server.dispatch.dispatcher import Request
 
 log = logging.getLogger("kafka.authorizer.logger")
@@ -128,7 +128,7 @@ class AuthHelper:
 
     def authorized_operations(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
         """The `authorized_operations` of a resource (KIP-430)."""
-        return self._authorizer.operations(self._principal, self._host, resource_type, name)
+        return allowed_operations(self._authorizer, self._principal, self._host, resource_type, name)
 
     def authorize_by_resource_type(self, operation: Operation, resource_type: ResourceType) -> bool:
         """Whether the sender is authorized for at least one resource of the type (KIP-679)."""

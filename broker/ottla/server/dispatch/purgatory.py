@@ -3,8 +3,8 @@
 Callbacks and one timer, no task or future per request. Called by the produce and fetch handlers and the
 broker's group log (to wait), and by replication as its ReplicationListener (to complete them).
 
-- `ReplicationWait`: a queue of callbacks per partition. Offsets of a partition are appended in order, so the
-  high watermark completes them from the front, and a check costs what it completes.
+- `ReplicationWait`: a queue of callbacks per partition, in the order of their offsets: the high watermark
+  completes them from the front, and a check costs what it completes.
 - `FetchWatcher`s are kept per partition, followers' (completed by appends) apart from consumers' (completed
   by the high watermark). Those of fetch sessions are not kept here: the session cache has the fetch that
   waits for a partition, and is notified of each change even while no fetch waits.
@@ -25,8 +25,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Protocol
 
 from ottla.protocol.errors import ErrorCode
@@ -125,7 +127,10 @@ class Purgatory:
         queue = self._produces.get(key)
         if queue is None:
             queue = self._produces[key] = deque()
-        queue.append(wait)
+        if queue and offset < queue[-1].offset:  # a duplicate of an earlier batch
+            insort(queue, wait, key=attrgetter("offset"))
+        else:
+            queue.append(wait)
         self._set_deadline(wait, timeout_ms)
 
     def watch_fetch(self, watcher: FetchWatcher, timeout_ms: int) -> None:
@@ -174,7 +179,12 @@ class Purgatory:
             self._notify_sessions(p, consumers=False)
 
     def changed(self, p: WatchedPartition) -> None:
-        if (p.topic, p.partition) in self._in_sessions:
+        key = (p.topic, p.partition)
+        if key in self._consumers or key in self._followers:
+            self._advanced[key] = p
+            self._appended[key] = None
+            self._schedule_drain()
+        if key in self._in_sessions:
             self._notify_sessions(p)
 
     def became_leader(self, p: WatchedPartition) -> None:
@@ -195,9 +205,8 @@ class Purgatory:
         of the new epoch (its records are still in the log of a leader that was re-elected)."""
         key = (p.topic, p.partition)
         self._round_sizes.pop(key, None)
-        if key in self._produces or key in self._consumers or key in self._followers:
+        if key in self._produces:
             self._advanced[key] = p
-            self._appended[key] = None
             self._schedule_drain()
         self.changed(p)
 

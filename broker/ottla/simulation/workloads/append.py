@@ -2,7 +2,8 @@
 
 Checked: an acknowledged record is in its partition, at its offset, for ever; no record is there twice;
 records of one producer are in order, without gaps among the acknowledged ones; every reader sees the same
-record at the same offset, in order. Once the cluster is whole, it acknowledges and delivers records soon.
+record at the same offset, in order. Once the cluster is whole, it acknowledges and delivers records soon,
+those of new clients and those of clients that went through the faults.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from ottla.simulation.loop import Process
 PROBES: Final = 9
 PROBE_S: Final = 5.0
 """A whole cluster acknowledges and delivers a record within this time."""
+WORKS_AGAIN_S: Final = 30.0
+"""Clients that went through the faults work again within this time."""
 
 
 class Append:
@@ -49,6 +52,10 @@ class Append:
         self._seen: dict[tuple[int, int], str] = {}
         """(partition, offset) -> value, as acknowledged or read."""
         self._acknowledged: dict[str, tuple[int, int]] = {}
+        self._last_sent_s: dict[str, float] = {}
+        """When the last acknowledged record of each producer was sent."""
+        self._positions: dict[str, dict[int, int]] = {}
+        """Of each consumer: partition -> next offset."""
         self._sent = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
@@ -77,12 +84,13 @@ class Append:
     async def _produce(self, name: str) -> None:
         source = self._cluster.random(name)
         number = 0
+        self._last_sent_s[name] = 0.0
         while not self._stopping:
             async with Producer(
                 bootstrap_servers=self._cluster.bootstrap,
                 client_id=name,
                 linger_ms=source.choice(self._lingers_ms),
-                delivery_timeout_ms=source.choice((15_000, 120_000)),
+                delivery_timeout_ms=source.choice((6_000, 15_000, 120_000)),
                 request_timeout_ms=5_000,
             ) as producer:
                 pending: set[asyncio.Future[Any]] = set()
@@ -100,12 +108,12 @@ class Append:
                     self._sent += 1
                     pending.add(delivery)
                     delivery.add_done_callback(pending.discard)
-                    delivery.add_done_callback(partial(self._delivered, value, self._cluster.loop.now))
+                    delivery.add_done_callback(partial(self._delivered, name, value, self._cluster.loop.now))
                     await self._cluster.think(source, self._interval_s)
                 if pending:
                     await asyncio.wait(pending)
 
-    def _delivered(self, value: str, sent_s: float, delivery: asyncio.Future[Any]) -> None:
+    def _delivered(self, name: str, value: str, sent_s: float, delivery: asyncio.Future[Any]) -> None:
         if delivery.cancelled():
             return
         problem = delivery.exception()
@@ -114,6 +122,7 @@ class Append:
         metadata = delivery.result()
         place = (metadata.partition, metadata.offset)
         self._acknowledged[value] = place
+        self._last_sent_s[name] = max(self._last_sent_s[name], sent_s)
         check_acknowledged(self._cluster, self.topic, *place, sent_s=sent_s)
         self._observe(place, value, "acknowledged to its producer")
 
@@ -126,7 +135,7 @@ class Append:
             )
 
     async def _consume(self, name: str) -> None:
-        positions = dict.fromkeys(range(self._partitions), 0)
+        positions = self._positions[name] = dict.fromkeys(range(self._partitions), 0)
         while not self._stopping:
             consumer = Consumer(
                 bootstrap_servers=self._cluster.bootstrap, client_id=name, auto_offset_reset="earliest"
@@ -161,6 +170,7 @@ class Append:
             raise Violation(
                 f"liveness: without faults a client of {self.topic} fails: {problem!r}"
             ) from problem
+        await self._until_all_work()
         self._stopping = True
         if self._tasks:
             done, pending = await asyncio.wait(self._tasks, timeout=180)
@@ -170,6 +180,28 @@ class Append:
                 task.result()
         records = await self._cluster.in_process(f"{self.topic}-verifier", self._read_all())
         self._verify(records)
+
+    async def _until_all_work(self) -> None:
+        """Clients that went through the faults write and read again soon. Raises Violation."""
+        loop = self._cluster.loop
+        began_s, ends = loop.now, dict.fromkeys(range(self._partitions), 0)
+        for partition, offset in self._acknowledged.values():
+            ends[partition] = max(ends[partition], offset + 1)
+
+        def idle() -> list[str]:
+            return [name for name, sent_s in self._last_sent_s.items() if sent_s < began_s] + [
+                name
+                for name, positions in self._positions.items()
+                if any(position < ends[partition] for partition, position in positions.items())
+            ]
+
+        while names := idle():
+            if loop.now - began_s > WORKS_AGAIN_S:
+                raise Violation(
+                    f"liveness: clients of {self.topic} do nothing for {WORKS_AGAIN_S:.0f} s without faults: "
+                    f"{', '.join(names)}"
+                )
+            await asyncio.sleep(0.1)
 
     async def _probe(self) -> None:
         """A whole cluster acknowledges and delivers a record of each partition soon. Raises Violation."""

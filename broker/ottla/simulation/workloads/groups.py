@@ -5,7 +5,8 @@ Each group has an assignor (eager or cooperative), dynamic or static members or 
 commits, by the seed. `group_history` has what is checked while it runs. At the end, within a bounded time:
 each group is stable with all its members, has processed and committed every record; a static member that
 restarts within its session gets its partitions back without a rebalance (KIP-345); members that leave leave
-an empty group with its offsets.
+an empty group with its offsets. Beside them an administrator changes the offsets of groups without members
+(`administered_offsets`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ottla.client.errors import ClientError, FencedInstanceIdError
 from ottla.protocol.topics import OFFSETS_TOPIC
 from ottla.simulation.cluster import Cluster, Violation
 from ottla.simulation.loop import Process
+from ottla.simulation.workloads.administered_offsets import administer_offsets
 from ottla.simulation.workloads.clients import has_former_coordinator
 from ottla.simulation.workloads.group_history import Coordinator, GroupHistory, MemberHistory
 
@@ -127,6 +129,9 @@ class Groups:
         cluster = self._cluster
         producer = cluster.client(f"{self.topic}-producer")
         self._working.append(producer.create_task(self._produce()))
+        administrator = cluster.client(f"{self.topic}-administrator")
+        work = administer_offsets(cluster, self.topic, self._partitions, lambda: self._stopping)
+        self._working.append(administrator.create_task(work))
         for group in self._groups:
             for place in range(self._members):
                 group.places.append(self._start(group, place))

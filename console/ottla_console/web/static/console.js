@@ -20,3 +20,10 @@ document.addEventListener("htmx:before:request", (event) => {
   const selecting = selection && !selection.isCollapsed && live.contains(selection.anchorNode);
   if (document.hidden || selecting || live.querySelector("details[open]:not([data-keeps])")) event.preventDefault();
 });
+
+// A field beside a radio button chooses it.
+document.addEventListener("input", (event) => {
+  const choice = event.target.closest && event.target.closest("[data-choice]");
+  const radio = choice && choice.querySelector('input[type="radio"]');
+  if (radio && event.target !== radio) radio.checked = true;
+});

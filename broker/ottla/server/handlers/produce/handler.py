@@ -74,8 +74,8 @@ _NO_LOG_START = frozenset(
 )
 """Append errors whose response has no log start offset, as in Kafka; the response of other errors has it."""
 
-AwaitedReplication: TypeAlias = tuple[tuple[str, int], int, ProduceResponse.PartitionProduceResponse]
-"""A partition, the offset that its high watermark has to reach, and its result in the response."""
+AwaitedReplication: TypeAlias = tuple[Partition, int, ProduceResponse.PartitionProduceResponse]
+"""A replica, the offset that its high watermark has to reach, and its result in the response."""
 
 
 class ProduceHandler:
@@ -178,7 +178,7 @@ class ProduceHandler:
                         if error:
                             raise KafkaError(error)
                         if not enough:
-                            awaited.append(((name, index), required, result))
+                            awaited.append((replica, required, result))
                 except ValidationDeferred:
                     assert replica is not None
                     deferred.append(_DeferredAppend(name, result, replica, records, guard))
@@ -228,6 +228,9 @@ class ProduceHandler:
                         progress.awaited,
                         progress.failed,
                     )
+                    # The replicas may have fetched the first batches while the last ones were validated.
+                    for replica, _, _ in progress.awaited:
+                        self._purgatory.high_watermark_advanced(replica)
             except Exception as e:
                 progress.request.fail(e)
 
@@ -265,7 +268,7 @@ class ProduceHandler:
                 if error:
                     raise KafkaError(error)
                 if not enough:
-                    progress.awaited.append(((append.topic, result.index), info.last_offset + 1, result))
+                    progress.awaited.append((append.replica, info.last_offset + 1, result))
         except Exception as e:
             progress.failed = True
             self._append_failed(e, append.topic, result, append.replica, progress.hints)
@@ -285,7 +288,8 @@ class ProduceHandler:
             delayed = _DelayedProduce(request, response, hints, self._throttle, len(awaited), failed=failed)
             timeout_ms = max(message.timeout_ms, 0)
             request.defer_response()
-            for key, offset, result in awaited:
+            for replica, offset, result in awaited:
+                key = replica.key
                 self._purgatory.await_replication(
                     key, offset, timeout_ms, partial(delayed.replicated, key, result)
                 )
