@@ -44,6 +44,7 @@ EVERY_PAGE = (
     "/c/test/transactions",
     "/c/test/transaction?id=payments-1",
     "/c/test/reassignments",
+    "/c/test/brokers",
     "/c/test/brokers/0",
     "/c/test/brokers/0/settings",
 )
@@ -68,6 +69,7 @@ def secured() -> FakeCluster:
     return cluster
 
 
+@pytest.mark.budget(2)
 def test_every_page_answers_with_a_strict_policy_and_without_inline_scripts_or_styles() -> None:
     with FakeCluster().console() as browser:
         for path in EVERY_PAGE:

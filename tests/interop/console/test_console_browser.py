@@ -64,6 +64,7 @@ URLS = {
     "transactions": "transactions",
     "transaction": "transaction?id=payments-1",
     "reassignments": "reassignments",
+    "brokers": "brokers",
     "brokers/{name}": "brokers/0",
     "brokers/{name}/settings": "brokers/0/settings",
 }
