@@ -25,11 +25,12 @@ from ottla.client.admin_types import (
 )
 from ottla.security import jaas
 from ottla.security.acls import Operation, ResourceType
-from ottla_console.cluster.access import Credentials
 from ottla_console.cluster.collector import pause_s
+from ottla_console.cluster.credentials import Password
 from ottla_console.cluster.problems import Kind, Need, problem_of
 from ottla_console.cluster.rates import Counts, History, Point, point_between
 from ottla_console.cluster.snapshot import Part, Snapshot
+from ottla_console.pages.brokers.list_view import list_of as brokers_list
 from ottla_console.pages.groups.view import groups_of
 from ottla_console.pages.overview.view import overview_of
 from ottla_console.pages.reassignments.view import reassignments_of
@@ -97,6 +98,49 @@ def test_a_broker_that_is_away_is_listed_with_its_replicas() -> None:
         (1, True, 9, True),
         (2, False, 9, False),
     ]
+
+
+MOVED = Point(
+    1.0,
+    30.0,
+    10.0,
+    12.0,
+    broker_bytes={0: 7.0, 1: 3.0},
+    broker_records_in={0: 10.0, 2: 20.0},
+    broker_records_out={0: 12.0},
+)
+
+
+@pytest.mark.parametrize(
+    ("params", "ids"),
+    [
+        ({}, [0, 2, 1]),
+        ({"sort": "-in"}, [2, 0, 1]),
+        ({"sort": "-written"}, [0, 1, 2]),
+        ({"q": "broker-2"}, [2]),
+    ],
+)
+def test_the_hottest_broker_is_first_by_the_records_of_the_partitions_that_it_leads(
+    params: dict[str, str], ids: list[int]
+) -> None:
+    given = replace(snapshot(log_dirs={0: (), 1: (), 2: ()}), history=History((MOVED,)))
+    view = brokers_list(given, Query.of(params))
+    assert [row.id for row in view.table.rows] == ids
+    assert view.hottest is not None
+    assert (view.hottest.id, round(view.hottest_share, 2)) == (0, 0.52)
+
+
+def test_an_idle_cluster_has_no_hottest_broker() -> None:
+    view = brokers_list(replace(snapshot(), history=History((Point(1.0, 0.0, 0.0, 0.0),))), Query())
+    assert (view.hottest, [row.id for row in view.table.rows]) == (None, [0, 1, 2])
+
+
+def test_records_count_for_the_leader_of_their_partition() -> None:
+    before = Counts(0.0, {tp("a"): 1, tp("b"): 5}, committed={("g", tp("a")): 1})
+    leaders = {tp("a"): 2, tp("b"): 0}
+    after = Counts(2.0, {tp("a"): 9, tp("b"): 5}, committed={("g", tp("a")): 5}, leaders=leaders)
+    point = point_between(before, after)
+    assert (point.broker_records_in, point.broker_records_out) == ({2: 4.0}, {2: 2.0})
 
 
 def tp(topic: str, partition: int = 0) -> TopicPartition:
@@ -362,17 +406,17 @@ def test_settings_of_the_topic_come_first_and_show_what_they_replace() -> None:
         (
             Need(Operation.DESCRIBE, ResourceType.CLUSTER),
             "User:anna lacks Describe on the cluster",
-            "ottla acls add --allow User:anna --operation Describe --cluster",
+            "ottla acls add --allow User:anna --operation describe --cluster",
         ),
         (
             Need(Operation.READ, ResourceType.GROUP, "it's; rm"),
             "User:anna lacks Read on the group it's; rm",
-            "ottla acls add --allow User:anna --operation Read --group 'it'\\''s; rm'",
+            "ottla acls add --allow User:anna --operation read --group 'it'\\''s; rm'",
         ),
         (
             Need(Operation.DESCRIBE, ResourceType.TOPIC),
             "User:anna lacks Describe on topics",
-            "ottla acls add --allow User:anna --operation Describe --topic '*'",
+            "ottla acls add --allow User:anna --operation describe --topic '*'",
         ),
     ],
 )
@@ -403,12 +447,12 @@ def test_errors_have_kinds(error: Exception, kind: Kind) -> None:
 )
 @example("0", "\n")
 def test_any_user_and_password_can_be_sent(user: str, password: str) -> None:
-    options = jaas.parse(Credentials("PLAIN", user, password).properties()["sasl.jaas.config"]).options
+    options = jaas.parse(Password("PLAIN", user, password).properties()["sasl.jaas.config"]).options
     assert (options["username"], options["password"]) == (user, password)
 
 
 def test_a_password_is_in_no_text_of_the_credentials() -> None:
-    assert "geheim" not in repr(Credentials("PLAIN", "anna", "geheim"))
+    assert "geheim" not in repr(Password("PLAIN", "anna", "geheim"))
 
 
 @given(st.frozensets(st.text("aZ0._-", min_size=1, max_size=249)))

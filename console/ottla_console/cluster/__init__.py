@@ -1,6 +1,7 @@
 """What the console knows of a cluster, and how it finds out: clients by principal, background collection.
 
 snapshot     the state of a cluster as the last collection found it, in parts; immutable
+brokers      the brokers of a snapshot with rates and disks; pure
 rates        two collections -> rates, and their history; pure
 problems     errors of clients -> what failed, which right is missing, what to do; pure
 collecting   one collection: requests of an admin client -> the parts of a snapshot

@@ -168,4 +168,5 @@ def counts_of(snapshot: Snapshot, at_s: float, *, sizes: bool, ends: bool, commi
         if committed
         else None,
         {group: lag.records for group, lag in snapshot.group_lags.items()} if committed and ends else None,
+        leaders,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from heapq import nlargest
 from typing import Final
 
+from ottla_console.cluster.brokers import Broker, brokers_of
 from ottla_console.cluster.problems import Problem
 from ottla_console.cluster.rates import History
 from ottla_console.cluster.snapshot import PartitionState, Snapshot
@@ -14,24 +15,6 @@ from ottla_console.views import formats
 
 TOP: Final = 5
 LISTED: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerRow:
-    """A broker: of the cluster, or one that is only known from replicas that are on it."""
-
-    id: int
-    address: str
-    rack: str
-    controller: bool
-    online: bool
-    leaders: int
-    replicas: int
-    used_bytes: int | None
-    """Of the log directories; None: not known."""
-    disk_share: float | None
-    """The used part of the fullest volume with a log directory."""
-    bytes_in: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +41,7 @@ class Overview:
 
     cluster_id: str
     state: State
-    brokers: tuple[BrokerRow, ...]
+    brokers: tuple[Broker, ...]
     topics: int | None
     partitions: int
     groups: int | None
@@ -77,7 +60,7 @@ class Overview:
 
 
 def overview_of(snapshot: Snapshot) -> Overview:
-    brokers = _brokers(snapshot)
+    brokers = brokers_of(snapshot)
     last = snapshot.history.last
     lags = {group: lag.records for group, lag in snapshot.group_lags.items() if lag.records > 0}
     used = [each.used_bytes for each in brokers if each.used_bytes is not None]
@@ -100,7 +83,7 @@ def overview_of(snapshot: Snapshot) -> Overview:
     )
 
 
-def state_of(snapshot: Snapshot, brokers: tuple[BrokerRow, ...]) -> State:
+def state_of(snapshot: Snapshot, brokers: tuple[Broker, ...]) -> State:
     """What is wrong, the worst first."""
     if snapshot.cluster.value is None:
         if snapshot.cluster.problems:
@@ -131,43 +114,6 @@ def state_of(snapshot: Snapshot, brokers: tuple[BrokerRow, ...]) -> State:
 
 def _behind(snapshot: Snapshot) -> str:
     return f"{formats.count(len(snapshot.not_in_sync), 'partition')} not in sync"
-
-
-def _brokers(snapshot: Snapshot) -> tuple[BrokerRow, ...]:
-    cluster = snapshot.cluster.value
-    if cluster is None:
-        return ()
-    replicas: dict[int, int] = {}
-    for topic in snapshot.known_topics.values():
-        for each in topic.partitions:
-            for broker in each.replicas:
-                replicas[broker] = replicas.get(broker, 0) + 1
-    online = {node.id: node for node in cluster.brokers}
-    last = snapshot.history.last
-    rows = []
-    for broker in sorted({*online, *replicas}):
-        node = online.get(broker)
-        dirs = (snapshot.log_dirs.value or {}).get(broker)
-        rows.append(
-            BrokerRow(
-                broker,
-                f"{node.host}:{node.port}" if node else "",
-                (node.rack or "") if node else "",
-                broker == cluster.controller_id,
-                node is not None,
-                snapshot.leaders.get(broker, 0),
-                replicas.get(broker, 0),
-                None if dirs is None else sum(each.size for d in dirs for each in d.replicas.values()),
-                max(
-                    (1 - d.usable_bytes / d.total_bytes for d in dirs or () if d.total_bytes > 0),
-                    default=None,
-                ),
-                last.broker_bytes.get(broker, 0.0)
-                if last and last.bytes_in is not None and dirs is not None
-                else None,
-            )
-        )
-    return tuple(rows)
 
 
 def _of_users(snapshot: Snapshot, rates: Mapping[str, float]) -> dict[str, float]:
