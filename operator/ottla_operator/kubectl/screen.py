@@ -80,6 +80,8 @@ def _lines(cluster: Object, others: Sequence[Object], now_ms: int) -> Iterator[s
 
 def _counts(cluster: Object, status: Object) -> Iterator[str]:
     yield f"{status.get('readyReplicas', 0)} of {_desired(cluster)} brokers are ready"
+    if _condition(cluster, "Ready").get("reason") in ("Hibernating", "Hibernated"):
+        return
     controller = status.get("controllerId", -1)
     yield (
         f"broker {controller} is the controller"
