@@ -27,8 +27,10 @@ from ottla.client.admin import AdminClient
 from ottla.client.errors import ClientError
 from ottla.protocol.errors import KafkaError
 from ottla_console.cluster.access import Access, Accesses, Connect, OpenLogs
+from ottla_console.cluster.kubernetes_api import ApiServer
 from ottla_console.cluster.log_reader import LogReader
 from ottla_console.cluster.problems import problem_of
+from ottla_console.cluster.resources import KubernetesApi, Resources
 from ottla_console.settings import Cluster, Login, Settings
 from ottla_console.web.guard import Guard, same_origin
 from ottla_console.web.login import LogIn, login_url
@@ -73,8 +75,14 @@ class Console:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         connect: Connect = AdminClient,
         open_logs: OpenLogs = LogReader,
+        open_kubernetes: Callable[[], KubernetesApi] = ApiServer,
     ) -> None:
         self.settings = settings
+        self._resources = {
+            each.name: Resources(open_kubernetes(), each.kubernetes, now_ms, monotonic_s)
+            for each in settings.clusters
+            if each.kubernetes is not None
+        }
         self.accesses = Accesses(now_ms, monotonic_s, connect, open_logs)
         self.sessions = Sessions(
             monotonic_s,
@@ -120,6 +128,8 @@ class Console:
                 await expiring
             self.sessions.close_all()
             await self.accesses.close()
+            for each in self._resources.values():
+                await each.close()
 
     async def _expire(self) -> None:
         while True:
@@ -191,7 +201,8 @@ class Console:
             access = await self._access(session, cluster)
             if access is None:
                 return self._with_cookie(_to_login(request, cluster), session)
-            ctx = Context(request, page, session, access, self.settings, self._renderer.page, form)
+            resources = self._resources.get(cluster.name)
+            ctx = Context(request, page, session, access, self.settings, self._renderer.page, form, resources)
             try:
                 response = await page.endpoint(ctx)
             finally:

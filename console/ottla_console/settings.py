@@ -10,6 +10,9 @@ clusters:
     registry:                        # a schema registry, for values of records
       url: https://registry:8081
       properties: {basic.auth.user.info: "console:secret"}
+    kubernetes:                      # the BrokerCluster, if the operator runs the cluster
+      namespace: kafka
+      name: orders
     masks:                           # fields of records that pages do not show
       - topics: ["payments*"]        # default: all
         paths: ["$.card.number", "$..email"]
@@ -18,6 +21,7 @@ clusters:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -31,6 +35,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from ottla.security.clients import PROTOCOLS
 
 PASSWORD_MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+_RESOURCE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _SECURITY: Final = ("security.protocol", "sasl.", "ssl.")
 
 
@@ -58,6 +63,22 @@ class Registry:
 
 
 @dataclass(frozen=True)
+class BrokerClusterName:
+    """The resource of a cluster on Kubernetes."""
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> BrokerClusterName:
+        """Of NAMESPACE/NAME. Raises SettingsError."""
+        namespace, _, name = text.partition("/")
+        if not (_RESOURCE.fullmatch(namespace) and _RESOURCE.fullmatch(name)):
+            raise SettingsError(f"{text}: must be NAMESPACE/NAME of a BrokerCluster")
+        return cls(namespace, name)
+
+
+@dataclass(frozen=True)
 class Mask:
     """Fields of records that pages do not show."""
 
@@ -82,6 +103,7 @@ class Cluster:
     login: Login = Login.NONE
     registry: Registry | None = None
     masks: tuple[Mask, ...] = ()
+    kubernetes: BrokerClusterName | None = None
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -146,6 +168,13 @@ class _Registry(BaseModel):
     properties: dict[str, str] = Field(default_factory=dict)
 
 
+class _Kubernetes(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    namespace: str = Field(pattern=f"^{_RESOURCE.pattern}$")
+    name: str = Field(pattern=f"^{_RESOURCE.pattern}$")
+
+
 class _Mask(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -163,6 +192,7 @@ class _Entry(BaseModel):
     login: Literal["none", "password", "shared"] | None = None
     registry: _Registry | None = None
     masks: list[_Mask] = Field(default_factory=list)
+    kubernetes: _Kubernetes | None = None
 
     @field_validator("properties", mode="before")
     @classmethod
@@ -204,6 +234,9 @@ def read_clusters(path: Path) -> tuple[Cluster, ...]:
             masks=tuple(
                 Mask(tuple(mask.paths), tuple(mask.headers), tuple(mask.topics)) for mask in each.masks
             ),
+            kubernetes=BrokerClusterName(each.kubernetes.namespace, each.kubernetes.name)
+            if each.kubernetes
+            else None,
         )
         for each in given.clusters
     )

@@ -125,14 +125,14 @@ def test_the_hottest_broker_is_first_by_the_records_of_the_partitions_that_it_le
 ) -> None:
     given = replace(snapshot(log_dirs={0: (), 1: (), 2: ()}), history=History((MOVED,)))
     view = brokers_list(given, Query.of(params))
-    assert [row.id for row in view.table.rows] == ids
+    assert [row.broker.id for row in view.table.rows] == ids
     assert view.hottest is not None
     assert (view.hottest.id, round(view.hottest_share, 2)) == (0, 0.52)
 
 
 def test_an_idle_cluster_has_no_hottest_broker() -> None:
     view = brokers_list(replace(snapshot(), history=History((Point(1.0, 0.0, 0.0, 0.0),))), Query())
-    assert (view.hottest, [row.id for row in view.table.rows]) == (None, [0, 1, 2])
+    assert (view.hottest, [row.broker.id for row in view.table.rows]) == (None, [0, 1, 2])
 
 
 def test_records_count_for_the_leader_of_their_partition() -> None:

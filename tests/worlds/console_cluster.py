@@ -43,8 +43,9 @@ from ottla.client.admin_types import (
 from ottla.security.acls import AclBinding, AclFilter
 from ottla_console.app import Console
 from ottla_console.registry import PAGES
-from ottla_console.settings import Cluster, Mask, Registry, Settings, cluster_of
+from ottla_console.settings import BrokerClusterName, Cluster, Mask, Registry, Settings, cluster_of
 from ottla_console.web.page import Page
+from tests.worlds.console_kubernetes import FakeKubernetes
 from tests.worlds.console_logs import FakeLogs
 
 NODES = (Node(0, "broker-0", 9092, "a"), Node(1, "broker-1", 9092, "b"), Node(2, "broker-2", 9092, "c"))
@@ -83,6 +84,8 @@ class FakeCluster:
         self.quotas: dict[QuotaEntity, dict[str, float]] = {}
         self.masks: tuple[Mask, ...] = ()
         self.registry: Registry | None = None
+        self.kubernetes: FakeKubernetes | None = None
+        """With one, the cluster is the BrokerCluster kafka/demo."""
         self.logs = FakeLogs()
         self.moves = {TopicPartition("topic-00001", 0): Reassignment((0, 1, 2), (2,), (1,))}
         began = TransactionDescription(
@@ -110,12 +113,13 @@ class FakeCluster:
         if given."""
         cluster = self.settings()
         given = Settings((cluster,), **settings)
-        times = {} if clock is None else {"monotonic_s": lambda: clock[0]}
+        times: dict[str, Any] = {} if clock is None else {"monotonic_s": lambda: clock[0]}
         console = Console(
             given,
             pages,
             connect=lambda properties: self.client(properties),
             open_logs=lambda properties: self.logs,
+            open_kubernetes=self._open_kubernetes,
             **times,
         )
         scheme = "https" if given.tls else "http"
@@ -123,13 +127,18 @@ class FakeCluster:
             browser.console = console  # type: ignore[attr-defined]
             yield browser
 
+    def _open_kubernetes(self) -> FakeKubernetes:
+        assert self.kubernetes is not None
+        return self.kubernetes
+
     def settings(self) -> Cluster:
         security = (
             {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"} if self.passwords else {}
         )
         return replace(
-            cluster_of("test", "broker-0:9092", security), masks=self.masks, registry=self.registry
-        )
+            cluster_of("test", "broker-0:9092", security), masks=self.masks, registry=self.registry,
+            kubernetes=BrokerClusterName("kafka", "demo") if self.kubernetes else None,
+        )  # fmt: skip
 
     def client(self, properties: Mapping[str, object]) -> AdminClient:
         return cast(AdminClient, FakeAdmin(self, properties))
