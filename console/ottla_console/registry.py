@@ -10,6 +10,7 @@ from ottla_console.pages import (
     groups,
     kubernetes,
     overview,
+    partitions,
     quotas,
     reassignments,
     records,
@@ -25,6 +26,7 @@ from ottla_console.web.page import Page
 PAGES: Final[tuple[Page, ...]] = (
     *overview.PAGES,
     *topics.PAGES,
+    *partitions.PAGES,
     *records.PAGES,
     *topic_changes.PAGES,
     *groups.PAGES,

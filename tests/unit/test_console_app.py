@@ -46,6 +46,7 @@ EVERY_PAGE = (
     "/c/test/reassignments",
     "/c/test/brokers",
     "/c/test/kubernetes",
+    "/c/test/partitions",
     "/c/test/brokers/0",
     "/c/test/brokers/0/settings",
 )

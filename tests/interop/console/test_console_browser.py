@@ -66,6 +66,7 @@ URLS = {
     "reassignments": "reassignments",
     "brokers": "brokers",
     "kubernetes": "kubernetes",
+    "partitions": "partitions",
     "brokers/{name}": "brokers/0",
     "brokers/{name}/settings": "brokers/0/settings",
 }
