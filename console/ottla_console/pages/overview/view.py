@@ -113,7 +113,10 @@ def state_of(snapshot: Snapshot, brokers: tuple[Broker, ...]) -> Health:
         return Health("warn", _behind(snapshot), "Some replicas are behind their leaders.")
     full = [row.id for row in brokers if row.disk_share is not None and row.disk_share >= 0.9]
     if full:
-        return Health("warn", f"The disk of broker {formats.broker_ids(tuple(full))} is over 90 % full")
+        which = f"disk of broker {full[0]} is"
+        if len(full) > 1:
+            which = f"disks of brokers {formats.broker_ids(tuple(full))} are"
+        return Health("warn", f"The {which} over 90 % full")
     if snapshot.topics.value is None:
         return Health("unknown", "The topics are not known", "")
     return Health("ok", "All partitions are in sync", "")
