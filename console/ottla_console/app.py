@@ -26,12 +26,14 @@ from starlette.types import ASGIApp
 from ottla.client.admin import AdminClient
 from ottla.client.errors import ClientError
 from ottla.protocol.errors import KafkaError
-from ottla_console.cluster.access import Access, Accesses, Connect, OpenLogs
+from ottla_console.cluster.access import Access, Accesses, OpenLogs
+from ottla_console.cluster.credentials import Connect
 from ottla_console.cluster.kubernetes_api import ApiServer
 from ottla_console.cluster.log_reader import LogReader
 from ottla_console.cluster.problems import problem_of
 from ottla_console.cluster.resources import KubernetesApi, Resources
-from ottla_console.settings import Cluster, Login, Settings
+from ottla_console.settings import Cluster, Settings
+from ottla_console.web.client_certificates import certificate_of
 from ottla_console.web.guard import Guard, same_origin
 from ottla_console.web.login import LogIn, login_url
 from ottla_console.web.page import BODY_MAX, Context, Page
@@ -78,6 +80,7 @@ class Console:
         open_kubernetes: Callable[[], KubernetesApi] = ApiServer,
     ) -> None:
         self.settings = settings
+        self._now_ms = now_ms
         self._resources = {
             each.name: Resources(open_kubernetes(), each.kubernetes, now_ms, monotonic_s)
             for each in settings.clusters
@@ -92,7 +95,7 @@ class Console:
             lifetime_s=settings.lifetime_s,
         )
         self._renderer = Renderer(settings, pages)
-        self._log_in = LogIn(self._renderer, self.sessions, self.accesses)
+        self._log_in = LogIn(self._renderer, self.sessions, self.accesses, settings, connect)
         self.cookie = "__Host-ottla-console" if settings.tls else "ottla-console"
         app = Starlette(
             routes=[
@@ -149,10 +152,14 @@ class Console:
         )
         return response
 
-    async def _access(self, session: Session, cluster: Cluster) -> Access | None:
+    async def _access(self, request: Request, session: Session, cluster: Cluster) -> Access | None:
         """The session's access to a cluster; None if it needs a log-in."""
+        held = session.accesses.get(cluster.name)
+        proof = held.credentials if held else None
+        if proof and not proof.usable(certificate_of(request), self._now_ms()):
+            self.sessions.leave(session, cluster.name)
         if cluster.name not in session.accesses:
-            if cluster.login is Login.PASSWORD:
+            if cluster.login.personal:
                 return None
             access = await self.accesses.acquire(cluster, None)
             if cluster.name in session.accesses:  # by another request meanwhile
@@ -198,7 +205,7 @@ class Console:
                 form = await self._checked_form(request, session, page.body_max)
             if page.changes and not self.settings.writes:
                 raise Refused(403, "The console is read-only", "Start it with --writes to change clusters.")
-            access = await self._access(session, cluster)
+            access = await self._access(request, session, cluster)
             if access is None:
                 return self._with_cookie(_to_login(request, cluster), session)
             resources = self._resources.get(cluster.name)
@@ -221,15 +228,15 @@ class Console:
 
     async def _login_form(self, request: Request) -> Response:
         cluster, session = self._cluster(request), self._session(request)
-        if cluster.login is not Login.PASSWORD:
+        if not cluster.login.personal:
             return RedirectResponse(f"/c/{cluster.name}/", 303)
         return self._with_cookie(
-            self._log_in.form(session, cluster, request.query_params.get("next", "")), session
+            self._log_in.form(request, session, cluster, request.query_params.get("next", "")), session
         )
 
     async def _login_submit(self, request: Request) -> Response:
         cluster, session = self._cluster(request), self._session(request)
-        if cluster.login is not Login.PASSWORD:
+        if not cluster.login.personal:
             raise Refused(404, "No log-in", "This cluster is used without a log-in.")
         form = await self._checked_form(request, session)
         return self._with_cookie(await self._log_in.submit(request, session, cluster, form), session)

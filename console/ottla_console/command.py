@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import ssl
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -18,7 +19,7 @@ from ottla.client.core.config import AdminConfig, ConfigError
 from ottla.metadata.config_def import ConfigError as PropertiesError
 from ottla.metadata.config_def import read_properties
 from ottla_console.app import Console
-from ottla_console.cluster.access import Credentials
+from ottla_console.cluster.credentials import Password
 from ottla_console.cluster.schema_decoder import SchemaDecoder
 from ottla_console.registry import PAGES
 from ottla_console.settings import (
@@ -33,6 +34,7 @@ from ottla_console.settings import (
     read_clusters,
 )
 from ottla_console.views import json_paths
+from ottla_console.web.client_certificates import CertifyingProtocol
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +63,9 @@ DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 @click.option(
     "--login",
     type=click.Choice([each.value for each in Login]),
-    help="password: each person logs in with a user of the cluster, the default with SASL. shared: all act "
-    "as the user of the command config. none: the cluster has no SASL.",
+    help="password: each person logs in with a user of the cluster, the default with SASL. certificate: each "
+    "acts as the principal of the browser's client certificate. shared: all act as the user of the command "
+    "config. none: the cluster has no SASL.",
 )
 @click.option(
     "--config",
@@ -100,6 +103,11 @@ DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 )
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="PEM: serve HTTPS.")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="PEM.")
+@click.option(
+    "--tls-client-ca",
+    type=click.Path(exists=True, dir_okay=False),
+    help="PEM: the authorities of client certificates, which browsers are asked for (--login certificate).",
+)
 @click.option("--https-proxy", is_flag=True, help="Browsers reach the console by HTTPS, at a proxy.")
 @click.option("--allowed-host", "hosts", multiple=True, metavar="NAME", help="A name of the console in URLs.")
 @click.option(
@@ -124,6 +132,7 @@ def console(
     kubernetes: str | None,
     tls_cert: str | None,
     tls_key: str | None,
+    tls_client_ca: str | None,
     https_proxy: bool,
     hosts: tuple[str, ...],
     idle_minutes: int,
@@ -136,6 +145,8 @@ def console(
     logs.configure()
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key go together")
+    if tls_client_ca is not None and tls_cert is None:
+        raise click.UsageError("--tls-client-ca needs --tls-cert and --tls-key")
     if file is not None and (bootstrap or command_config or login or registry or masks or kubernetes):
         raise click.UsageError(
             "--config replaces --bootstrap, --command-config, --login, --schema-registry, --mask and "
@@ -156,6 +167,10 @@ def console(
             )
         for cluster in clusters:
             _check(cluster)
+            if cluster.login is Login.CERTIFICATE and tls_client_ca is None:
+                raise SettingsError(
+                    f"cluster {cluster.name}: login=certificate needs --tls-cert, --tls-key, --tls-client-ca"
+                )
     except SettingsError as error:
         raise click.UsageError(str(error)) from None
     tls = tls_cert is not None
@@ -174,6 +189,9 @@ def console(
         port=port,
         ssl_certfile=tls_cert,
         ssl_keyfile=tls_key,
+        ssl_ca_certs=tls_client_ca,
+        ssl_cert_reqs=ssl.CERT_NONE if tls_client_ca is None else ssl.CERT_OPTIONAL,
+        http=CertifyingProtocol,
         access_log=False,
         log_config=None,
         server_header=False,
@@ -217,7 +235,7 @@ def _check(cluster: Cluster) -> None:
     if cluster.kubernetes is not None and find_spec("kubernetes") is None:
         raise SettingsError(f"cluster {cluster.name}: kubernetes needs pip install 'ottla[console,operator]'")
     trial = (
-        Credentials(cluster.mechanisms[0], "user", "password").properties()
+        Password(cluster.mechanisms[0], "user", "password").properties()
         if cluster.login is Login.PASSWORD
         else {}
     )
@@ -243,7 +261,7 @@ def _warn(settings: Settings, host: str, *, tls: bool) -> None:
     if not tls and any(cluster.login is Login.PASSWORD for cluster in settings.clusters):
         log.warning("passwords cross the network without TLS: use --tls-cert and --tls-key, or --https-proxy")
     for cluster in settings.clusters:
-        if cluster.login is not Login.PASSWORD:
+        if not cluster.login.personal:
             log.warning(
                 "cluster %s needs no log-in: every client that reaches %s may use it", cluster.name, host
             )

@@ -6,7 +6,7 @@ clusters:
     properties:                      # security.protocol, sasl.* and ssl.* as of Kafka's clients
       security.protocol: SASL_SSL
       sasl.mechanism: SCRAM-SHA-512
-    login: password                  # password, shared or none; default: by security.protocol
+    login: password                  # password, certificate, shared or none; default: by security.protocol
     registry:                        # a schema registry, for values of records
       url: https://registry:8081
       properties: {basic.auth.user.info: "console:secret"}
@@ -32,8 +32,11 @@ from typing import Final, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from ottla.security import jaas
 from ottla.security.clients import PROTOCOLS
+from ottla.security.distinguished_names import MappingRules
 
+MAPPING_RULES: Final = "ssl.principal.mapping.rules"
 PASSWORD_MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 _RESOURCE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _SECURITY: Final = ("security.protocol", "sasl.", "ssl.")
@@ -46,8 +49,16 @@ class Login(Enum):
     """The cluster has no authentication: without a log-in."""
     PASSWORD = "password"
     """Each person logs in by SASL with a user and a password."""
+    CERTIFICATE = "certificate"
+    """Each person acts as the principal of the client certificate of the browser, by delegation tokens that
+    the configured user creates."""
     SHARED = "shared"
     """All persons act as the principal of the configured credentials."""
+
+    @property
+    def personal(self) -> bool:
+        """Whether each person logs in."""
+        return self in (Login.PASSWORD, Login.CERTIFICATE)
 
 
 class SettingsError(ValueError):
@@ -104,6 +115,8 @@ class Cluster:
     registry: Registry | None = None
     masks: tuple[Mask, ...] = ()
     kubernetes: BrokerClusterName | None = None
+    principal_mapping: str = ""
+    """ssl.principal.mapping.rules, for Login.CERTIFICATE."""
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -156,9 +169,38 @@ def cluster_of(name: str, bootstrap: str, properties: Mapping[str, str], login: 
         raise SettingsError(
             f"cluster {name}: login=none is for clusters without SASL; use password or shared"
         )
+    rules = kept.pop(MAPPING_RULES, "DEFAULT")
+    if chosen is Login.CERTIFICATE:
+        _check_token_maker(name, kept)
+        _check_rules(name, rules)
     if chosen is Login.PASSWORD:
         kept.pop("sasl.jaas.config", None)
-    return Cluster(name, bootstrap, kept, chosen)
+    return Cluster(name, bootstrap, kept, chosen, principal_mapping=rules)
+
+
+def _check_token_maker(name: str, properties: Mapping[str, str]) -> None:
+    """The properties of the console's own user, who creates delegation tokens. Raises SettingsError."""
+    try:
+        account = jaas.parse(properties.get("sasl.jaas.config", "")).options
+    except ValueError:
+        account = {}
+    if (
+        not properties.get("security.protocol", "").upper().startswith("SASL_")
+        or not properties.get("sasl.mechanism", "").startswith("SCRAM-")
+        or not account.get("username")
+    ):
+        raise SettingsError(
+            f"cluster {name}: login=certificate needs security.protocol SASL_PLAINTEXT or SASL_SSL, a "
+            "sasl.mechanism SCRAM-SHA-512 or SCRAM-SHA-256, and a sasl.jaas.config with the username and "
+            "password of the console's own user, who creates delegation tokens for those who log in"
+        )
+
+
+def _check_rules(name: str, rules: str) -> None:
+    try:
+        MappingRules(rules)
+    except ValueError as error:
+        raise SettingsError(f"cluster {name}: {MAPPING_RULES}: {error}") from None
 
 
 class _Registry(BaseModel):
@@ -189,7 +231,7 @@ class _Entry(BaseModel):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
     bootstrap: str = Field(min_length=1)
     properties: dict[str, str] = Field(default_factory=dict)
-    login: Literal["none", "password", "shared"] | None = None
+    login: Literal["none", "password", "certificate", "shared"] | None = None
     registry: _Registry | None = None
     masks: list[_Mask] = Field(default_factory=list)
     kubernetes: _Kubernetes | None = None

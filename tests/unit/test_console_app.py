@@ -277,7 +277,7 @@ def test_a_missing_right_is_named_with_the_command_that_grants_it(secured: FakeC
         log_in(browser)
         page = browser.get("/c/test/topics/topic-00001/acls").text
         assert "User:anna lacks Describe on the cluster" in page
-        assert "ottla acls add --allow User:anna --operation Describe --cluster" in page
+        assert "ottla acls add --allow User:anna --operation describe --cluster" in page
         assert browser.get("/c/test/brokers/0").status_code == 200
         assert browser.get("/c/test/").status_code == 200
 

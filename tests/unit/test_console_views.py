@@ -27,8 +27,8 @@ from ottla.client.admin_types import (
 )
 from ottla.security import jaas
 from ottla.security.acls import Operation, ResourceType
-from ottla_console.cluster.access import Credentials
 from ottla_console.cluster.collector import pause_s
+from ottla_console.cluster.credentials import Password
 from ottla_console.cluster.problems import Kind, Need, problem_of
 from ottla_console.cluster.rates import Counts, History, Point, point_between
 from ottla_console.cluster.snapshot import Part, Snapshot
@@ -452,17 +452,17 @@ def test_settings_of_the_topic_come_first_and_show_what_they_replace() -> None:
         (
             Need(Operation.DESCRIBE, ResourceType.CLUSTER),
             "User:anna lacks Describe on the cluster",
-            "ottla acls add --allow User:anna --operation Describe --cluster",
+            "ottla acls add --allow User:anna --operation describe --cluster",
         ),
         (
             Need(Operation.READ, ResourceType.GROUP, "it's; rm"),
             "User:anna lacks Read on the group it's; rm",
-            "ottla acls add --allow User:anna --operation Read --group 'it'\\''s; rm'",
+            "ottla acls add --allow User:anna --operation read --group 'it'\\''s; rm'",
         ),
         (
             Need(Operation.DESCRIBE, ResourceType.TOPIC),
             "User:anna lacks Describe on topics",
-            "ottla acls add --allow User:anna --operation Describe --topic '*'",
+            "ottla acls add --allow User:anna --operation describe --topic '*'",
         ),
     ],
 )
@@ -493,12 +493,12 @@ def test_errors_have_kinds(error: Exception, kind: Kind) -> None:
 )
 @example("0", "\n")
 def test_any_user_and_password_can_be_sent(user: str, password: str) -> None:
-    options = jaas.parse(Credentials("PLAIN", user, password).properties()["sasl.jaas.config"]).options
+    options = jaas.parse(Password("PLAIN", user, password).properties()["sasl.jaas.config"]).options
     assert (options["username"], options["password"]) == (user, password)
 
 
 def test_a_password_is_in_no_text_of_the_credentials() -> None:
-    assert "geheim" not in repr(Credentials("PLAIN", "anna", "geheim"))
+    assert "geheim" not in repr(Password("PLAIN", "anna", "geheim"))
 
 
 @given(st.frozensets(st.text("aZ0._-", min_size=1, max_size=249)))

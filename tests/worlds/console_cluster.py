@@ -8,13 +8,16 @@ with cluster.console() as browser:      # Starlette's test client over the whole
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
 
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp
 
 from ottla.client import errors
 from ottla.client.admin import AdminClient
@@ -23,6 +26,7 @@ from ottla.client.admin_types import (
     ConfigEntry,
     ConfigResource,
     CreatedTopic,
+    DelegationToken,
     GroupDescription,
     GroupListing,
     GroupMember,
@@ -41,6 +45,7 @@ from ottla.client.admin_types import (
     TransactionListing,
 )
 from ottla.security.acls import AclBinding, AclFilter
+from ottla.security.jaas import parse
 from ottla_console.app import Console
 from ottla_console.registry import PAGES
 from ottla_console.settings import BrokerClusterName, Cluster, Mask, Registry, Settings, cluster_of
@@ -94,6 +99,15 @@ class FakeCluster:
         self.transactions = {"payments-1": began}
         self.passwords: dict[str, str] = {}
         """Of users; with any, the cluster needs a log-in."""
+        self.tokens: dict[str, DelegationToken] = {}
+        """Delegation tokens by id; they are accepted as the password of their id."""
+        self.token_ms_max = 10**12
+        """The lifetime that the brokers allow."""
+        self.late_logins = 0
+        """So many log-ins by a token are refused, as by brokers that have not heard of it."""
+        self.security: dict[str, str] = {}
+        """Properties of the console for this cluster, in place of those of PLAIN."""
+        self.login: str | None = None
         self.fail: dict[str, Exception] = {}
         """The exception that a call raises, by its name."""
         self.clients = 0
@@ -107,10 +121,15 @@ class FakeCluster:
 
     @contextmanager
     def console(
-        self, pages: tuple[Page, ...] = PAGES, *, clock: list[float] | None = None, **settings: Any
+        self,
+        pages: tuple[Page, ...] = PAGES,
+        *,
+        clock: list[float] | None = None,
+        around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+        **settings: Any,
     ) -> Iterator[TestClient]:
         """The application over this cluster, named `test`. `clock`: its first element is the monotonic time,
-        if given."""
+        if given. `around`: middleware."""
         cluster = self.settings()
         given = Settings((cluster,), **settings)
         times: dict[str, Any] = {} if clock is None else {"monotonic_s": lambda: clock[0]}
@@ -123,7 +142,8 @@ class FakeCluster:
             **times,
         )
         scheme = "https" if given.tls else "http"
-        with TestClient(console.app, base_url=f"{scheme}://127.0.0.1", follow_redirects=False) as browser:
+        app = around(console.app)
+        with TestClient(app, base_url=f"{scheme}://127.0.0.1", follow_redirects=False) as browser:
             browser.console = console  # type: ignore[attr-defined]
             yield browser
 
@@ -132,13 +152,13 @@ class FakeCluster:
         return self.kubernetes
 
     def settings(self) -> Cluster:
-        security = (
-            {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"} if self.passwords else {}
-        )
+        plain = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"} if self.passwords else {}
         return replace(
-            cluster_of("test", "broker-0:9092", security), masks=self.masks, registry=self.registry,
+            cluster_of("test", "broker-0:9092", self.security or plain, self.login),
+            masks=self.masks,
+            registry=self.registry,
             kubernetes=BrokerClusterName("kafka", "demo") if self.kubernetes else None,
-        )  # fmt: skip
+        )
 
     def client(self, properties: Mapping[str, object]) -> AdminClient:
         return cast(AdminClient, FakeAdmin(self, properties))
@@ -158,6 +178,9 @@ class FakeAdmin:
     async def close(self) -> None:
         self._cluster.clients -= 1
 
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     def _called(self, name: str) -> FakeCluster:
         cluster = self._cluster
         cluster.calls.append(name)
@@ -166,13 +189,39 @@ class FakeAdmin:
             known = (
                 f'username="{user}" password="{word}"' in jaas for user, word in cluster.passwords.items()
             )
-            if not any(known):
+            if not any(known) and not self._by_token(jaas):
                 raise errors.SaslAuthenticationFailedError(
                     "Authentication failed: Invalid username or password"
                 )
         if name in cluster.fail:
             raise cluster.fail[name]
         return cluster
+
+    def _by_token(self, jaas: str) -> bool:
+        cluster = self._cluster
+        login = parse(jaas).options if jaas else {}
+        token = cluster.tokens.get(login.get("username", ""))
+        if token is None or login.get("tokenauth") != "true":
+            return False
+        cluster.late_logins -= 1
+        return cluster.late_logins < 0 and b64decode(login["password"]) == token.hmac
+
+    async def create_delegation_token(
+        self, *, owner: str, renewers: list[str], max_lifetime_ms: int
+    ) -> DelegationToken:
+        cluster = self._called("create_delegation_token")
+        tokens = cluster.tokens
+        id_ = f"token-{len(tokens)}"
+        now_ms = time.time_ns() // 1_000_000
+        end_ms = now_ms + min(max_lifetime_ms, cluster.token_ms_max)
+        hmac = f"hmac of {id_}".encode()
+        tokens[id_] = DelegationToken(id_, owner, "User:console", (*renewers,), now_ms, end_ms, end_ms, hmac)
+        return tokens[id_]
+
+    async def expire_delegation_token(self, hmac: bytes) -> int:
+        cluster = self._called("expire_delegation_token")
+        cluster.tokens = {id_: each for id_, each in cluster.tokens.items() if each.hmac != hmac}
+        return 0
 
     async def describe_cluster(self) -> ClusterDescription:
         return ClusterDescription("id-of-it", 1, self._called("describe_cluster").brokers)

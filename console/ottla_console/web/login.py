@@ -1,14 +1,15 @@
 """The list of clusters, log-in and log-out.
 
 A log-in is tried against the brokers at once; what they refuse is shown as they say it. Session ids and CSRF
-tokens change at each log-in.
+tokens change at each log-in. A log-in by certificate is a form, too: it is the person who begins it, and who
+sees as which principal.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote
 
@@ -18,16 +19,33 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from ottla.client import errors
 from ottla.client.errors import ClientError
 from ottla.protocol.errors import KafkaError
-from ottla_console.cluster.access import Accesses, Credentials
-from ottla_console.cluster.problems import Kind, Problem, problem_of
-from ottla_console.settings import Cluster, Login
+from ottla.security.acls import Operation, ResourceType
+from ottla.security.distinguished_names import MappingRules, subject_of
+from ottla_console.cluster.access import Accesses
+from ottla_console.cluster.credentials import (
+    Connect,
+    Credentials,
+    Password,
+    delegation_token,
+    own_principal,
+)
+from ottla_console.cluster.problems import Kind, Need, Problem, problem_of
+from ottla_console.settings import Cluster, Login, Settings
+from ottla_console.web.client_certificates import certificate_of
 from ottla_console.web.rendering import Renderer
 from ottla_console.web.sessions import Session, Sessions
 
 log = logging.getLogger(__name__)
 TEXT_MAX: Final = 1_000
 """Characters of a user or a password."""
+FAILURES: Final = (ClientError, KafkaError, OSError, ValueError)
 _INCOMPLETE: Final = Problem(Kind.FAILED, "the log-in", "Give a user, a password and a mechanism.")
+_NO_CERTIFICATE: Final = Problem(
+    Kind.FORBIDDEN,
+    "the log-in",
+    "The browser has presented no client certificate.",
+    "Import a certificate with its key into the browser, close all of its windows, and come again.",
+)
 
 
 @dataclass(frozen=True)
@@ -40,60 +58,148 @@ class LoginView:
     user: str = ""
     mechanism: str = ""
     problem: Problem | None = None
+    subject: str = ""
+    """Of the client certificate."""
+    principal: str = ""
+    """Of the client certificate by the rules of the cluster."""
 
 
 class LogIn:
     """The routes of the module."""
 
-    def __init__(self, renderer: Renderer, sessions: Sessions, accesses: Accesses) -> None:
+    def __init__(
+        self,
+        renderer: Renderer,
+        sessions: Sessions,
+        accesses: Accesses,
+        settings: Settings,
+        connect: Connect,
+    ) -> None:
         self._renderer = renderer
         self._sessions = sessions
         self._accesses = accesses
+        self._settings = settings
+        self._connect = connect
 
-    def form(self, session: Session, cluster: Cluster, after: str) -> Response:
-        return self._page(session, LoginView(cluster, session.csrf, local(after, cluster)))
+    def form(self, request: Request, session: Session, cluster: Cluster, after: str) -> Response:
+        return self._page(session, _view(request, session, cluster, after))
 
     async def submit(
         self, request: Request, session: Session, cluster: Cluster, form: Mapping[str, str]
     ) -> Response:
         """Log in. The caller has checked origin and CSRF token."""
+        tried = _view(request, session, cluster, form.get("next", ""))
+        if cluster.login is Login.CERTIFICATE:
+            return await self._by_certificate(request, session, tried)
         user, password = form.get("user", ""), form.get("password", "")
-        mechanism, after = form.get("mechanism", ""), local(form.get("next", ""), cluster)
-        tried = LoginView(cluster, session.csrf, after, user[:TEXT_MAX], mechanism)
-        if mechanism not in cluster.mechanisms or not user or max(len(user), len(password)) > TEXT_MAX:
-            return self._page(session, tried, _INCOMPLETE, 400)
-        client = request.client.host if request.client else "-"
+        tried = replace(tried, user=user[:TEXT_MAX], mechanism=form.get("mechanism", ""))
+        wrong = not user or max(len(user), len(password)) > TEXT_MAX
+        if tried.mechanism not in cluster.mechanisms or wrong:
+            return self._page(session, replace(tried, problem=_INCOMPLETE), 400)
+        return await self._with(request, session, tried, Password(tried.mechanism, user, password))
+
+    async def _by_certificate(self, request: Request, session: Session, tried: LoginView) -> Response:
+        certificate = certificate_of(request)
+        if certificate is None or not tried.principal:
+            return self._page(session, tried, 401)
+        cluster, lifetime_ms = tried.cluster, int(self._settings.lifetime_s * 1000)
         try:
-            access = await self._accesses.acquire(cluster, Credentials(mechanism, user, password))
-        except (ClientError, KafkaError, OSError, ValueError) as error:
-            log.info(
-                "log-in refused cluster=%s client=%s user=%r: %s",
-                cluster.name,
-                client,
-                user,
-                type(error).__name__,
-            )
+            token = await delegation_token(cluster, tried.principal, certificate, lifetime_ms, self._connect)
+        except FAILURES as error:
+            self._log_refused(request, cluster, tried.principal, error)
+            return self._page(session, replace(tried, problem=_token_problem(error, tried)), 503)
+        return await self._with(request, session, tried, token)
+
+    async def _with(
+        self, request: Request, session: Session, tried: LoginView, credentials: Credentials
+    ) -> Response:
+        cluster = tried.cluster
+        try:
+            access = await self._accesses.acquire(cluster, credentials)
+        except FAILURES as error:
+            self._log_refused(request, cluster, tried.user or credentials.principal, error)
             refused = isinstance(error, (errors.AuthenticationError, ValueError))
             problem = problem_of(error, "the log-in")
             if isinstance(error, errors.AuthenticationError):
-                problem = Problem(problem.kind, problem.what, "The brokers refused this user and password.")
-            return self._page(session, tried, problem, 401 if refused else 503)
+                what = "this user and password" if cluster.login is Login.PASSWORD else "the log-in"
+                problem = Problem(problem.kind, problem.what, f"The brokers refused {what}.")
+            return self._page(session, replace(tried, problem=problem), 401 if refused else 503)
         self._sessions.leave(session, cluster.name)
         self._sessions.renew(session)
         session.accesses[cluster.name] = access
-        log.info("log-in cluster=%s client=%s principal=%r", cluster.name, client, access.principal)
-        return RedirectResponse(after, 303)
+        log.info("log-in cluster=%s client=%s principal=%r", cluster.name, _client(request), access.principal)
+        return RedirectResponse(tried.after, 303)
+
+    def _log_refused(self, request: Request, cluster: Cluster, user: str, error: Exception) -> None:
+        log.info(
+            "log-in refused cluster=%s client=%s user=%r: %s",
+            cluster.name,
+            _client(request),
+            user[:TEXT_MAX],
+            type(error).__name__,
+        )
 
     def out(self, session: Session, cluster: Cluster) -> Response:
         self._sessions.leave(session, cluster.name)
-        return RedirectResponse(login_url(cluster) if cluster.login is Login.PASSWORD else "/", 303)
+        return RedirectResponse(login_url(cluster) if cluster.login.personal else "/", 303)
 
-    def _page(
-        self, session: Session, view: LoginView, problem: Problem | None = None, status: int = 200
-    ) -> Response:
-        shown = LoginView(view.cluster, session.csrf, view.after, view.user, view.mechanism, problem)
+    def _page(self, session: Session, view: LoginView, status: int = 200) -> Response:
+        shown = replace(view, csrf=session.csrf)
         page = self._renderer.plain("login.html", title=f"Log in to {view.cluster.name}", view=shown)
         return HTMLResponse(page, status)
+
+
+def _view(request: Request, session: Session, cluster: Cluster, after: str) -> LoginView:
+    view = LoginView(cluster, session.csrf, local(after, cluster))
+    if cluster.login is not Login.CERTIFICATE:
+        return view
+    certificate = certificate_of(request)
+    if certificate is None:
+        return replace(view, problem=_NO_CERTIFICATE)
+    try:
+        subject = subject_of(certificate)
+        return replace(
+            view,
+            subject=subject,
+            principal=f"User:{MappingRules(cluster.principal_mapping).name_of(subject)}",
+        )
+    except ValueError as error:
+        problem = Problem(
+            Kind.FORBIDDEN,
+            "the log-in",
+            f"The client certificate gives no user: {error}.",
+            "Log in with another certificate, or let an administrator change ssl.principal.mapping.rules.",
+        )
+        return replace(view, problem=problem)
+
+
+def _token_problem(error: Exception, tried: LoginView) -> Problem:
+    """Why the console's own user could not have a token made."""
+    what = f"a delegation token for {tried.principal}"
+    own = own_principal(tried.cluster)
+    if isinstance(error, errors.AuthenticationError):
+        return Problem(
+            Kind.FAILED,
+            what,
+            f"The brokers refused the console's own user {own}, who creates {what}.",
+            "An administrator of the console can correct sasl.jaas.config.",
+        )
+    if isinstance(error, errors.DelegationTokenAuthDisabledError):
+        return Problem(
+            Kind.UNSUPPORTED,
+            what,
+            "The brokers have no delegation tokens, by which the console acts as the owner of a certificate.",
+            "An administrator can enable them: delegation.token.secret.key, the same on all brokers.",
+        )
+    if isinstance(error, errors.DelegationTokenAuthorizationFailedError):
+        need = Need(Operation.CREATE_TOKENS, ResourceType.USER, tried.principal)
+        problem = problem_of(errors.AuthorizationError(str(error)), what, need, own)
+        return replace(problem, reason=f"The console may not create {what}: {problem.reason}.")
+    return problem_of(error, what)
+
+
+def _client(request: Request) -> str:
+    return request.client.host if request.client else "-"
 
 
 def login_url(cluster: Cluster, after: str = "") -> str:
