@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ottla.client.admin_types import LogDirDescription
 from ottla_console.cluster.resources import KubernetesError, State, state_of, time_ms
 from ottla_console.cluster.snapshot import Part
 from ottla_console.pages.brokers.list_view import list_of
@@ -33,7 +34,7 @@ def state(**status: Any) -> State:
 def test_a_roll_shows_its_progress_and_which_broker_waits_for_what() -> None:
     roll, move = state().progress
     assert (roll.done, roll.total, roll.since_ms) == (1, 3, time_ms(BEGAN))
-    assert roll.waits_for == "broker 1 waits for broker 2, which is starting on revision abc"
+    assert roll.waits_for == "Broker 1 waits for broker 2, which is starting on revision abc"
     assert (move.title, move.done, move.total) == ("Reassignment (ScaleUp)", 6, 24)
 
 
@@ -43,7 +44,7 @@ def test_a_roll_shows_its_progress_and_which_broker_waits_for_what() -> None:
         (
             {"upgrade": {"fromVersion": "3.8", "toVersion": "3.9", "phase": "Binaries"}},
             "Upgrade from 3.8 to 3.9",
-            "broker 1 waits for broker 2, which is starting on revision abc",
+            "Broker 1 waits for broker 2, which is starting on revision abc",
         ),
         (
             {
@@ -55,7 +56,7 @@ def test_a_roll_shows_its_progress_and_which_broker_waits_for_what() -> None:
                 },
             },
             "Rolling restart of ZooKeeper",
-            "server 0 waits for a maintenance window",
+            "Server 0 waits for a maintenance window",
         ),
         (
             {
@@ -100,6 +101,8 @@ def test_the_overview_says_why_the_cluster_is_not_ready_if_the_brokers_find_noth
     assert overview_of(snapshot(), Part(state(), (), 1)).state.title == "Not ready: Rolling"
     ready = state(conditions=[condition("Ready", "True", "AllBrokersReady")])
     assert overview_of(snapshot(), Part(ready, (), 1)).state.level == "ok"
+    full = snapshot(log_dirs={0: (LogDirDescription("/data", None, 100, 5, {}),)})
+    assert overview_of(full, Part(state(), (), 1)).state.title == "Not ready: Rolling"
     behind = snapshot(topics={"b": TOPIC("b", isr=(0, 1))})
     assert overview_of(behind, Part(state(), (), 1)).state.title == "3 partitions not in sync"
 
@@ -124,7 +127,7 @@ def test_pages_show_what_the_operator_says() -> None:
     with cluster.console() as browser:
         overview = browser.get("/c/test/").text
         assert "Not ready: Rolling" in overview
-        assert "broker 1 waits for broker 2, which is starting on revision abc" in overview
+        assert "Broker 1 waits for broker 2, which is starting on revision abc" in overview
         assert "partitions cannot shrink" in overview
         page = browser.get("/c/test/kubernetes").text
         assert "demo-brokers-1" in page

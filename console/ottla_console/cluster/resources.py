@@ -236,10 +236,10 @@ def _progress(status: Object) -> list[Progress]:
             title = f"Upgrade from {upgrade['fromVersion']} to {upgrade['toVersion']}"
         found.append(
             Progress(title, int(roll["updated"]), int(roll["total"]), time_ms(roll.get("startedAt")),
-                     _first_wait("broker", status.get("brokers") or ()))
+                     _first_wait("Broker", status.get("brokers") or ()))
         )  # fmt: skip
     if servers and int(servers["updated"]) < int(servers["total"]):
-        waits_for = _first_wait("server", servers.get("servers") or ())
+        waits_for = _first_wait("Server", servers.get("servers") or ())
         title = "Rolling restart of ZooKeeper"
         found.append(Progress(title, int(servers["updated"]), int(servers["total"]), -1, waits_for))
     if move:
@@ -253,7 +253,7 @@ def _progress(status: Object) -> list[Progress]:
 
 
 def _first_wait(noun: str, servers: Sequence[Object]) -> str:
-    """`broker 2 waits for …`: the first one that waits."""
+    """`Broker 2 waits for …`: the first one that waits."""
     return next(
         (f"{noun} {each['id']} waits for {each['waitingFor']}" for each in servers if each.get("waitingFor")),
         "",
