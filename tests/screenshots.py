@@ -44,13 +44,12 @@ class Picture:
 DARK: Final[dict[str, Any]] = {"viewport": DESKTOP, "color_scheme": "dark"}
 PICTURES: Final = (
     Picture("console-overview", ""),
-    Picture("console-records", "topics/orders/records?path=$.customer.city&equals=Porto&rows=20"),
+    Picture("console-records", "topics/orders/records?path=$.customer.city&equals=Porto&rows=25"),
     Picture("console-group", "group?id=recommendations", options=DARK),
     Picture(
         "console-reset",
         "group/reset?id=fraud-scoring&to=duration&duration.value=2&duration.unit=h&topic=orders",
     ),
-    Picture("console-brokers", "brokers", options=DARK),
     Picture("console-phone", "", options={"viewport": PHONE, "color_scheme": "dark", "has_touch": True}),
 )
 

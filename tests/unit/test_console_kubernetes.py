@@ -133,6 +133,7 @@ def test_pages_show_what_the_operator_says() -> None:
         assert "demo-brokers-1" in page
         assert "(3 times)" in page
         assert "waits for broker 2" in browser.get("/c/test/brokers").text
+        assert "1 of 3" in browser.get("/c/test/reassignments").text
     assert kubernetes.requests.count(EVENTS) == 1, "a state that is fresh is not read again"
     assert kubernetes.closed
 
