@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import ssl
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,8 +18,11 @@ from ottla import logs
 from ottla.client.core.config import AdminConfig, ConfigError
 from ottla.metadata.config_def import ConfigError as PropertiesError
 from ottla.metadata.config_def import read_properties
+from ottla.security.stores import StoreProblem
+from ottla.security.tls import TlsSettings, client_context
 from ottla_console.app import Console
 from ottla_console.cluster.credentials import Password
+from ottla_console.cluster.identity_provider import trust_of
 from ottla_console.cluster.schema_decoder import SchemaDecoder
 from ottla_console.registry import PAGES
 from ottla_console.settings import (
@@ -62,7 +66,8 @@ DEFAULT_BOOTSTRAP: Final = "localhost:9092"
     "--login",
     type=click.Choice([each.value for each in Login]),
     help="password: each person logs in with a user of the cluster, the default with SASL. certificate: each "
-    "acts as the principal of the browser's client certificate. shared: all act as the user of the command "
+    "acts as the principal of the browser's client certificate. oidc: each logs in at a provider, which "
+    "--config has. shared: all act as the user of the command "
     "config. none: the cluster has no SASL.",
 )
 @click.option(
@@ -222,19 +227,21 @@ def _one_cluster(name: str, bootstrap: str | None, file: Path | None, login: str
 
 def _check(cluster: Cluster) -> None:
     """Report invalid addresses and properties before anything is served. Raises SettingsError."""
-    trial = (
-        Password(cluster.mechanisms[0], "user", "password").properties()
-        if cluster.login is Login.PASSWORD
-        else {}
-    )
+    trial: Mapping[str, object] = {}
+    if cluster.login is Login.PASSWORD:
+        trial = Password(cluster.mechanisms[0], "user", "password").properties()
+    if cluster.login is Login.OIDC:
+        trial = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauth.token.provider": lambda: ""}
     try:
+        if cluster.oidc is not None:
+            client_context(TlsSettings.of(trust_of(cluster.oidc).get))
         AdminConfig.of({"bootstrap.servers": cluster.bootstrap, **cluster.properties, **trial})
         if cluster.registry is not None:
             SchemaDecoder(cluster.registry)
         for mask in cluster.masks:
             for path in mask.paths:
                 json_paths.Path(path)
-    except (ConfigError, ValueError) as error:
+    except (ConfigError, StoreProblem, ValueError) as error:
         raise SettingsError(f"cluster {cluster.name}: {error}") from None
 
 
@@ -246,8 +253,10 @@ def _warn(settings: Settings, host: str, *, tls: bool) -> None:
         loopback = host == "localhost"
     if loopback:
         return
-    if not tls and any(cluster.login is Login.PASSWORD for cluster in settings.clusters):
-        log.warning("passwords cross the network without TLS: use --tls-cert and --tls-key, or --https-proxy")
+    if not tls and any(cluster.login.personal for cluster in settings.clusters):
+        log.warning(
+            "passwords and sessions cross the network without TLS: use --tls-cert and --tls-key, or --https-proxy"
+        )
     for cluster in settings.clusters:
         if not cluster.login.personal:
             log.warning(

@@ -44,11 +44,13 @@ from ottla.client.admin_types import (
     TransactionDescription,
     TransactionListing,
 )
+from ottla.security import https
 from ottla.security.acls import AclBinding, AclFilter
 from ottla.security.jaas import parse
 from ottla_console.app import Console
+from ottla_console.cluster.identity_provider import Fetch
 from ottla_console.registry import PAGES
-from ottla_console.settings import Cluster, Mask, Registry, Settings, cluster_of
+from ottla_console.settings import Cluster, Mask, OpenIdClient, Registry, Settings, cluster_of
 from ottla_console.web.page import Page
 from tests.worlds.console_logs import FakeLogs
 
@@ -105,6 +107,10 @@ class FakeCluster:
         self.security: dict[str, str] = {}
         """Properties of the console for this cluster, in place of those of PLAIN."""
         self.login: str | None = None
+        self.oidc: OpenIdClient | None = None
+        self.bearers: list[str] = []
+        """Access tokens that clients have presented."""
+        self.refuses_bearers = False
         self.fail: dict[str, Exception] = {}
         """The exception that a call raises, by its name."""
         self.clients = 0
@@ -123,10 +129,12 @@ class FakeCluster:
         *,
         clock: list[float] | None = None,
         around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+        fetch: Fetch = https.request,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         **settings: Any,
     ) -> Iterator[TestClient]:
         """The application over this cluster, named `test`. `clock`: its first element is the monotonic time,
-        if given. `around`: middleware."""
+        if given. `around`: middleware. `fetch`: HTTP to an OpenID provider."""
         cluster = self.settings()
         given = Settings((cluster,), **settings)
         times = {} if clock is None else {"monotonic_s": lambda: clock[0]}
@@ -135,6 +143,8 @@ class FakeCluster:
             pages,
             connect=lambda properties: self.client(properties),
             open_logs=lambda properties: self.logs,
+            fetch=fetch,
+            now_ms=now_ms,
             **times,
         )
         scheme = "https" if given.tls else "http"
@@ -146,7 +156,7 @@ class FakeCluster:
     def settings(self) -> Cluster:
         plain = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"} if self.passwords else {}
         return replace(
-            cluster_of("test", "broker-0:9092", self.security or plain, self.login),
+            cluster_of("test", "broker-0:9092", self.security or plain, self.login, self.oidc),
             masks=self.masks,
             registry=self.registry,
         )
@@ -215,6 +225,11 @@ class FakeAdmin:
         return 0
 
     async def describe_cluster(self) -> ClusterDescription:
+        provider = self._properties.get("sasl.oauth.token.provider")
+        if provider is not None:
+            self._cluster.bearers.append(await provider())
+            if self._cluster.refuses_bearers:
+                raise errors.SaslAuthenticationFailedError('{"status":"invalid_token"}')
         return ClusterDescription("id-of-it", 1, self._called("describe_cluster").brokers)
 
     async def describe_topics(self, names: Any = None) -> Results[str, TopicDescription]:
