@@ -458,6 +458,8 @@ def test_a_provider_that_is_away_or_refuses_is_named_without_what_it_sent() -> N
         back = browser.get("/login/callback", params={"error": "access_denied<b>", "state": state})
         assert back.status_code == 401
         assert "responded access_denied&lt;b&gt;" in back.text
+        again = browser.get("/login/callback", params={"code": "x", "state": state})
+        assert again.status_code == 400, "the state was used"
 
 
 def test_a_provider_may_want_the_secret_in_the_form() -> None:
