@@ -30,8 +30,10 @@ from ottla.security import https
 from ottla_console.cluster.access import Access, Accesses, OpenLogs
 from ottla_console.cluster.credentials import Connect
 from ottla_console.cluster.identity_provider import Fetch, IdentityProvider
+from ottla_console.cluster.kubernetes_api import ApiServer
 from ottla_console.cluster.log_reader import LogReader
 from ottla_console.cluster.problems import problem_of
+from ottla_console.cluster.resources import KubernetesApi, Resources
 from ottla_console.settings import Cluster, Login, Settings
 from ottla_console.web.client_certificates import certificate_of
 from ottla_console.web.guard import Guard, same_origin
@@ -78,9 +80,15 @@ class Console:
         connect: Connect = AdminClient,
         open_logs: OpenLogs = LogReader,
         fetch: Fetch = https.request,
+        open_kubernetes: Callable[[], KubernetesApi] = ApiServer,
     ) -> None:
         self.settings = settings
         self._now_ms = now_ms
+        self._resources = {
+            each.name: Resources(open_kubernetes(), each.kubernetes, now_ms, monotonic_s)
+            for each in settings.clusters
+            if each.kubernetes is not None
+        }
         self.accesses = Accesses(now_ms, monotonic_s, connect, open_logs)
         self.sessions = Sessions(
             monotonic_s,
@@ -140,6 +148,8 @@ class Console:
                 await expiring
             self.sessions.close_all()
             await self.accesses.close()
+            for each in self._resources.values():
+                await each.close()
 
     async def _expire(self) -> None:
         while True:
@@ -215,7 +225,8 @@ class Console:
             access = await self._access(request, session, cluster)
             if access is None:
                 return self._with_cookie(_to_login(request, cluster), session)
-            ctx = Context(request, page, session, access, self.settings, self._renderer.page, form)
+            resources = self._resources.get(cluster.name)
+            ctx = Context(request, page, session, access, self.settings, self._renderer.page, form, resources)
             try:
                 response = await page.endpoint(ctx)
             finally:

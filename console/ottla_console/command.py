@@ -7,6 +7,7 @@ import ssl
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,7 @@ from ottla_console.cluster.identity_provider import trust_of
 from ottla_console.cluster.schema_decoder import SchemaDecoder
 from ottla_console.registry import PAGES
 from ottla_console.settings import (
+    BrokerClusterName,
     Cluster,
     Login,
     Mask,
@@ -99,6 +101,11 @@ DEFAULT_BOOTSTRAP: Final = "localhost:9092"
     metavar="JSONPATH",
     help="A field of keys and values that pages do not show: $.card.number, $..email.",
 )
+@click.option(
+    "--kubernetes",
+    metavar="NAMESPACE/NAME",
+    help="The cluster's BrokerCluster: shows conditions, rolls and Events (needs the extra operator).",
+)
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="PEM: serve HTTPS.")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="PEM.")
 @click.option(
@@ -127,6 +134,7 @@ def console(
     values: bool,
     registry: str | None,
     masks: tuple[str, ...],
+    kubernetes: str | None,
     tls_cert: str | None,
     tls_key: str | None,
     tls_client_ca: str | None,
@@ -144,9 +152,10 @@ def console(
         raise click.UsageError("--tls-cert and --tls-key go together")
     if tls_client_ca is not None and tls_cert is None:
         raise click.UsageError("--tls-client-ca needs --tls-cert and --tls-key")
-    if file is not None and (bootstrap or command_config or login or registry or masks):
+    if file is not None and (bootstrap or command_config or login or registry or masks or kubernetes):
         raise click.UsageError(
-            "--config replaces --bootstrap, --command-config, --login, --schema-registry and --mask"
+            "--config replaces --bootstrap, --command-config, --login, --schema-registry, --mask and "
+            "--kubernetes"
         )
     try:
         if file is not None:
@@ -158,6 +167,7 @@ def console(
                     one,
                     registry=Registry(registry) if registry else None,
                     masks=(Mask(masks),) if masks else (),
+                    kubernetes=BrokerClusterName.parse(kubernetes) if kubernetes else None,
                 ),
             )
         for cluster in clusters:
@@ -227,6 +237,8 @@ def _one_cluster(name: str, bootstrap: str | None, file: Path | None, login: str
 
 def _check(cluster: Cluster) -> None:
     """Report invalid addresses and properties before anything is served. Raises SettingsError."""
+    if cluster.kubernetes is not None and find_spec("kubernetes") is None:
+        raise SettingsError(f"cluster {cluster.name}: kubernetes needs pip install 'ottla[console,operator]'")
     trial: Mapping[str, object] = {}
     if cluster.login is Login.PASSWORD:
         trial = Password(cluster.mechanisms[0], "user", "password").properties()

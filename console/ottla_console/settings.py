@@ -15,6 +15,9 @@ clusters:
     registry:                        # a schema registry, for values of records
       url: https://registry:8081
       properties: {basic.auth.user.info: "console:secret"}
+    kubernetes:                      # the BrokerCluster, if the operator runs the cluster
+      namespace: kafka
+      name: orders
     masks:                           # fields of records that pages do not show
       - topics: ["payments*"]        # default: all
         paths: ["$.card.number", "$..email"]
@@ -23,6 +26,7 @@ clusters:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -46,6 +50,7 @@ _LOGINS_OF_CLIENTS: Final = (
     "sasl.login.callback.handler.class",
     "sasl.oauthbearer.token.endpoint.url",
 )
+_RESOURCE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _SECURITY: Final = ("security.protocol", "sasl.", "ssl.")
 
 
@@ -81,6 +86,22 @@ class Registry:
 
     url: str
     properties: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
+
+
+@dataclass(frozen=True)
+class BrokerClusterName:
+    """The resource of a cluster on Kubernetes."""
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> BrokerClusterName:
+        """Of NAMESPACE/NAME. Raises SettingsError."""
+        namespace, _, name = text.partition("/")
+        if not (_RESOURCE.fullmatch(namespace) and _RESOURCE.fullmatch(name)):
+            raise SettingsError(f"{text}: must be NAMESPACE/NAME of a BrokerCluster")
+        return cls(namespace, name)
 
 
 @dataclass(frozen=True)
@@ -123,6 +144,7 @@ class Cluster:
     login: Login = Login.NONE
     registry: Registry | None = None
     masks: tuple[Mask, ...] = ()
+    kubernetes: BrokerClusterName | None = None
     principal_mapping: str = ""
     """ssl.principal.mapping.rules, for Login.CERTIFICATE."""
     oidc: OpenIdClient | None = None
@@ -236,6 +258,13 @@ class _Registry(BaseModel):
     properties: dict[str, str] = Field(default_factory=dict)
 
 
+class _Kubernetes(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    namespace: str = Field(pattern=f"^{_RESOURCE.pattern}$")
+    name: str = Field(pattern=f"^{_RESOURCE.pattern}$")
+
+
 class _Mask(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -295,6 +324,7 @@ class _Entry(BaseModel):
     oidc: _OpenId | None = None
     registry: _Registry | None = None
     masks: list[_Mask] = Field(default_factory=list)
+    kubernetes: _Kubernetes | None = None
 
     @field_validator("properties", mode="before")
     @classmethod
@@ -342,6 +372,9 @@ def read_clusters(path: Path) -> tuple[Cluster, ...]:
             masks=tuple(
                 Mask(tuple(mask.paths), tuple(mask.headers), tuple(mask.topics)) for mask in each.masks
             ),
+            kubernetes=BrokerClusterName(each.kubernetes.namespace, each.kubernetes.name)
+            if each.kubernetes
+            else None,
         )
         for each in given.clusters
     )

@@ -50,8 +50,17 @@ from ottla.security.jaas import parse
 from ottla_console.app import Console
 from ottla_console.cluster.identity_provider import Fetch
 from ottla_console.registry import PAGES
-from ottla_console.settings import Cluster, Mask, OpenIdClient, Registry, Settings, cluster_of
+from ottla_console.settings import (
+    BrokerClusterName,
+    Cluster,
+    Mask,
+    OpenIdClient,
+    Registry,
+    Settings,
+    cluster_of,
+)
 from ottla_console.web.page import Page
+from tests.worlds.console_kubernetes import FakeKubernetes
 from tests.worlds.console_logs import FakeLogs
 
 NODES = (Node(0, "broker-0", 9092, "a"), Node(1, "broker-1", 9092, "b"), Node(2, "broker-2", 9092, "c"))
@@ -90,6 +99,8 @@ class FakeCluster:
         self.quotas: dict[QuotaEntity, dict[str, float]] = {}
         self.masks: tuple[Mask, ...] = ()
         self.registry: Registry | None = None
+        self.kubernetes: FakeKubernetes | None = None
+        """With one, the cluster is the BrokerCluster kafka/demo."""
         self.logs = FakeLogs()
         self.moves = {TopicPartition("topic-00001", 0): Reassignment((0, 1, 2), (2,), (1,))}
         began = TransactionDescription(
@@ -137,7 +148,7 @@ class FakeCluster:
         if given. `around`: middleware. `fetch`: HTTP to an OpenID provider."""
         cluster = self.settings()
         given = Settings((cluster,), **settings)
-        times = {} if clock is None else {"monotonic_s": lambda: clock[0]}
+        times: dict[str, Any] = {} if clock is None else {"monotonic_s": lambda: clock[0]}
         console = Console(
             given,
             pages,
@@ -145,6 +156,7 @@ class FakeCluster:
             open_logs=lambda properties: self.logs,
             fetch=fetch,
             now_ms=now_ms,
+            open_kubernetes=self._open_kubernetes,
             **times,
         )
         scheme = "https" if given.tls else "http"
@@ -153,12 +165,17 @@ class FakeCluster:
             browser.console = console  # type: ignore[attr-defined]
             yield browser
 
+    def _open_kubernetes(self) -> FakeKubernetes:
+        assert self.kubernetes is not None
+        return self.kubernetes
+
     def settings(self) -> Cluster:
         plain = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"} if self.passwords else {}
         return replace(
             cluster_of("test", "broker-0:9092", self.security or plain, self.login, self.oidc),
             masks=self.masks,
             registry=self.registry,
+            kubernetes=BrokerClusterName("kafka", "demo") if self.kubernetes else None,
         )
 
     def client(self, properties: Mapping[str, object]) -> AdminClient:

@@ -65,6 +65,8 @@ URLS = {
     "transaction": "transaction?id=payments-1",
     "reassignments": "reassignments",
     "brokers": "brokers",
+    "kubernetes": "kubernetes",
+    "partitions": "partitions",
     "brokers/{name}": "brokers/0",
     "brokers/{name}/settings": "brokers/0/settings",
 }
