@@ -267,7 +267,8 @@ def _warn(settings: Settings, host: str, *, tls: bool) -> None:
         return
     if not tls and any(cluster.login.personal for cluster in settings.clusters):
         log.warning(
-            "passwords and sessions cross the network without TLS: use --tls-cert and --tls-key, or --https-proxy"
+            "passwords and sessions cross the network without TLS: use --tls-cert and --tls-key, "
+            "or --https-proxy"
         )
     for cluster in settings.clusters:
         if not cluster.login.personal:
