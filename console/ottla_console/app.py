@@ -30,6 +30,7 @@ from ottla.security import https
 from ottla_console.cluster.access import Access, Accesses, OpenLogs
 from ottla_console.cluster.credentials import Connect
 from ottla_console.cluster.identity_provider import Fetch, IdentityProvider
+from ottla_console.cluster.jobs import Jobs
 from ottla_console.cluster.kubernetes_api import ApiServer
 from ottla_console.cluster.log_reader import LogReader
 from ottla_console.cluster.problems import problem_of
@@ -88,6 +89,11 @@ class Console:
             each.name: Resources(open_kubernetes(), each.kubernetes, now_ms, monotonic_s)
             for each in settings.clusters
             if each.kubernetes is not None
+        }
+        self._jobs = {
+            each.name: Jobs(each.pipelines, fetch, now_ms, monotonic_s)
+            for each in settings.clusters
+            if each.pipelines
         }
         self.accesses = Accesses(now_ms, monotonic_s, connect, open_logs)
         self.sessions = Sessions(
@@ -148,7 +154,7 @@ class Console:
                 await expiring
             self.sessions.close_all()
             await self.accesses.close()
-            for each in self._resources.values():
+            for each in (*self._resources.values(), *self._jobs.values()):
                 await each.close()
 
     async def _expire(self) -> None:
@@ -225,8 +231,17 @@ class Console:
             access = await self._access(request, session, cluster)
             if access is None:
                 return self._with_cookie(_to_login(request, cluster), session)
-            resources = self._resources.get(cluster.name)
-            ctx = Context(request, page, session, access, self.settings, self._renderer.page, form, resources)
+            ctx = Context(
+                request,
+                page,
+                session,
+                access,
+                self.settings,
+                self._renderer.page,
+                form,
+                self._resources.get(cluster.name),
+                self._jobs.get(cluster.name),
+            )
             try:
                 response = await page.endpoint(ctx)
             finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import ssl
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from ipaddress import ip_address
@@ -36,6 +36,7 @@ from ottla_console.settings import (
     SettingsError,
     cluster_of,
     read_clusters,
+    status_url,
 )
 from ottla_console.views import json_paths
 from ottla_console.web.client_certificates import CertifyingProtocol
@@ -106,6 +107,13 @@ DEFAULT_BOOTSTRAP: Final = "localhost:9092"
     metavar="NAMESPACE/NAME",
     help="The cluster's BrokerCluster: shows conditions, rolls and Events (needs the extra operator).",
 )
+@click.option(
+    "--pipeline",
+    "pipelines",
+    multiple=True,
+    metavar="URL",
+    help="http://HOST:PORT, the status port of a job of ottla-pipeline; may be repeated.",
+)
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="PEM: serve HTTPS.")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="PEM.")
 @click.option(
@@ -135,6 +143,7 @@ def console(
     registry: str | None,
     masks: tuple[str, ...],
     kubernetes: str | None,
+    pipelines: tuple[str, ...],
     tls_cert: str | None,
     tls_key: str | None,
     tls_client_ca: str | None,
@@ -152,10 +161,11 @@ def console(
         raise click.UsageError("--tls-cert and --tls-key go together")
     if tls_client_ca is not None and tls_cert is None:
         raise click.UsageError("--tls-client-ca needs --tls-cert and --tls-key")
-    if file is not None and (bootstrap or command_config or login or registry or masks or kubernetes):
+    of_one = (bootstrap, command_config, login, registry, masks, kubernetes, pipelines)
+    if file is not None and any(of_one):
         raise click.UsageError(
-            "--config replaces --bootstrap, --command-config, --login, --schema-registry, --mask and "
-            "--kubernetes"
+            "--config replaces --bootstrap, --command-config, --login, --schema-registry, --mask, "
+            "--kubernetes and --pipeline"
         )
     try:
         if file is not None:
@@ -168,6 +178,7 @@ def console(
                     registry=Registry(registry) if registry else None,
                     masks=(Mask(masks),) if masks else (),
                     kubernetes=BrokerClusterName.parse(kubernetes) if kubernetes else None,
+                    pipelines=_status_urls(pipelines),
                 ),
             )
         for cluster in clusters:
@@ -233,6 +244,13 @@ def _one_cluster(name: str, bootstrap: str | None, file: Path | None, login: str
         raise SettingsError(str(error)) from None
     servers = bootstrap or properties.get("bootstrap.servers") or DEFAULT_BOOTSTRAP
     return cluster_of(name, servers, properties, login)
+
+
+def _status_urls(given: Sequence[str]) -> tuple[str, ...]:
+    try:
+        return tuple(map(status_url, given))
+    except ValueError as error:
+        raise SettingsError(f"--pipeline {error}") from None
 
 
 def _check(cluster: Cluster) -> None:

@@ -18,6 +18,8 @@ clusters:
     kubernetes:                      # the BrokerCluster, if the operator runs the cluster
       namespace: kafka
       name: orders
+    pipelines:                       # status ports of jobs of ottla-pipeline
+      - http://lake:9404
     masks:                           # fields of records that pages do not show
       - topics: ["payments*"]        # default: all
         paths: ["$.card.number", "$..email"]
@@ -149,6 +151,13 @@ class Cluster:
     """ssl.principal.mapping.rules, for Login.CERTIFICATE."""
     oidc: OpenIdClient | None = None
     """For Login.OIDC."""
+    pipelines: tuple[str, ...] = ()
+    """URLs of status ports of jobs of `ottla-pipeline`."""
+
+    @property
+    def audited(self) -> bool:
+        """Whether an audit's results can be known."""
+        return bool(self.pipelines) or self.kubernetes is not None
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -314,6 +323,14 @@ def is_safe(url: str) -> bool:
         return parts.scheme == "http" and parts.hostname == "localhost"
 
 
+def status_url(text: str) -> str:
+    """The URL of a status port. Raises ValueError."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
+        raise ValueError(f"{text}: must be http://HOST:PORT or https://HOST:PORT of a job's status port")
+    return text
+
+
 class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -325,6 +342,12 @@ class _Entry(BaseModel):
     registry: _Registry | None = None
     masks: list[_Mask] = Field(default_factory=list)
     kubernetes: _Kubernetes | None = None
+    pipelines: list[str] = Field(default_factory=list)
+
+    @field_validator("pipelines")
+    @classmethod
+    def _urls(cls, given: list[str]) -> list[str]:
+        return [*map(status_url, given)]
 
     @field_validator("properties", mode="before")
     @classmethod
@@ -375,6 +398,7 @@ def read_clusters(path: Path) -> tuple[Cluster, ...]:
             kubernetes=BrokerClusterName(each.kubernetes.namespace, each.kubernetes.name)
             if each.kubernetes
             else None,
+            pipelines=tuple(each.pipelines),
         )
         for each in given.clusters
     )

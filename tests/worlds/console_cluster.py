@@ -101,6 +101,8 @@ class FakeCluster:
         self.registry: Registry | None = None
         self.kubernetes: FakeKubernetes | None = None
         """With one, the cluster is the BrokerCluster kafka/demo."""
+        self.pipelines: tuple[str, ...] = ()
+        """URLs of status ports."""
         self.logs = FakeLogs()
         self.moves = {TopicPartition("topic-00001", 0): Reassignment((0, 1, 2), (2,), (1,))}
         began = TransactionDescription(
@@ -175,6 +177,7 @@ class FakeCluster:
             cluster_of("test", "broker-0:9092", self.security or plain, self.login, self.oidc),
             masks=self.masks,
             registry=self.registry,
+            pipelines=self.pipelines,
             kubernetes=BrokerClusterName("kafka", "demo") if self.kubernetes else None,
         )
 
