@@ -20,8 +20,9 @@ $(READY): pyproject.toml requirements/dev.txt
 	$(BIN)/python -m ottla.local.zookeeper
 	touch $(READY)
 
+# CONSOLE=1: with the web console, until Ctrl-C.
 run: setup
-	$(BIN)/python -m demo.run
+	$(BIN)/python -m demo.run $(if $(CONSOLE),--console)
 
 # File by file in the given order: the long ones first, so that all processes end at the same time.
 WORKERS ?= 2

@@ -3,7 +3,8 @@
 It starts a cluster of three brokers, produces a year of flights, kills the controller, which leads
 partitions, and reads the events with a consumer group. Spark writes them to a lake, and an audit compares the
 produced events with the brokers and the lake. The exit status is 0 only if no event is missing or duplicated,
-the group read every event, and the killed broker is in every ISR again. All processes are stopped at the end.
+the group read every event, and the killed broker is in every ISR again. All processes are stopped at the end;
+with --console that is after Ctrl-C, until when the web console serves the cluster.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -34,6 +35,8 @@ from ottla_pipeline.lake import manifest
 
 MARKER = ".ottla-run"
 BACK_IN_ISR_S = 240.0
+CONSOLE_PORT = 8080
+"""Or the next free one."""
 STOP_S = 5.0
 
 
@@ -47,6 +50,8 @@ class Options:
     port: int | None
     bootstrap: str | None
     limit: int | None
+    console: bool = False
+    """Serve the web console, and keep the cluster until Ctrl-C."""
 
 
 def fresh_folder(data: Path) -> None:
@@ -143,18 +148,31 @@ def audit(options: Options, bootstrap: str, say: Callable[[str], None]) -> dict[
     return report
 
 
+def keep(up: Up, console: int, show: summary.Show) -> None:
+    """Wait for Ctrl-C, or for the end of the cluster."""
+    show.say(f"the console is at http://127.0.0.1:{console}/ until Ctrl-C, which stops the cluster")
+    with suppress(KeyboardInterrupt):
+        while up.running:
+            time.sleep(0.5)
+
+
 def run(options: Options, show: summary.Show, flights: list[events.Event], prefix: str) -> summary.Outcome:
-    """Run all steps; stops everything that it started."""
+    """Run all steps; stops everything that it started. With a console, shows the summary before that."""
     data, topics = options.data, events.topics(prefix)
     clock = produce.AckClock()
     with ExitStack() as stack:
         killer: failover.Killer | None = None
+        up: Up | None = None
+        console = choose_port(None, CONSOLE_PORT, count=1) if options.console else None
         if options.bootstrap is None:
             port = choose_port(options.port)
-            show.say(
-                f"starting three brokers: ottla up -f demo/cluster --data {data / 'cluster'} --port {port}"
-            )
-            bootstrap = stack.enter_context(Up(data / "cluster", port, data / "up.log")).bootstrap
+            command = f"ottla up -f demo/cluster --data {data / 'cluster'} --port {port}"
+            command += "" if console is None else f" --console-port {console}"
+            show.say(f"starting three brokers: {command}")
+            up = stack.enter_context(Up(data / "cluster", port, data / "up.log", console_port=console))
+            bootstrap = up.bootstrap
+            if console is not None:
+                show.say(f"the console is at http://127.0.0.1:{console}/")
             stack.callback(lambda: show.say("stopping the cluster"))
             killer = failover.Killer(bootstrap, data / "cluster", topics, clock, show.say)
             stack.callback(killer.stop)
@@ -189,19 +207,23 @@ def run(options: Options, show: summary.Show, flights: list[events.Event], prefi
         if killer is not None and not killer.wait(0):
             with show.busy("waiting for the killed broker to be in sync again"):
                 killer.wait(BACK_IN_ISR_S)
-    return summary.Outcome(
-        produced=len(flights),
-        produce_s=produce_s,
-        consumed=len(readers.ids & {event.id for event in flights}),
-        consumed_again=readers.read_again,
-        consume_s=consume_s,
-        audit=report,
-        dead_letters=dead_letters,
-        failover=killer.result if killer is not None else None,
-        ack_gap_s=clock.longest_gap_s(),
-        data=data,
-        elapsed_s=show.elapsed_s,
-    )
+        outcome = summary.Outcome(
+            produced=len(flights),
+            produce_s=produce_s,
+            consumed=len(readers.ids & {event.id for event in flights}),
+            consumed_again=readers.read_again,
+            consume_s=consume_s,
+            audit=report,
+            dead_letters=dead_letters,
+            failover=killer.result if killer is not None else None,
+            ack_gap_s=clock.longest_gap_s(),
+            data=data,
+            elapsed_s=show.elapsed_s,
+        )
+        if up is not None and console is not None:
+            show.summary(outcome)
+            keep(up, console, show)
+    return outcome
 
 
 def interrupted(number: int, frame: FrameType | None) -> NoReturn:
@@ -218,9 +240,12 @@ def interrupted(number: int, frame: FrameType | None) -> NoReturn:
 )
 @click.option("--bootstrap", metavar="HOST:PORT", help="Use this cluster instead; no broker is killed.")
 @click.option("--limit", type=click.IntRange(min=2), help="Number of events.")
-def main(data: Path, port: int | None, bootstrap: str | None, limit: int | None) -> None:
+@click.option("--console", is_flag=True, help="Serve the web console, and keep the cluster until Ctrl-C.")
+def main(data: Path, port: int | None, bootstrap: str | None, limit: int | None, console: bool) -> None:
     """Start a cluster, send events through it, kill a broker, fill a lake and audit it."""
-    options = Options(data, port, bootstrap, limit)
+    if console and bootstrap is not None:
+        raise click.UsageError("--console is for the demo's own cluster; for another: ottla console -b …")
+    options = Options(data, port, bootstrap, limit, console)
     signal.signal(signal.SIGTERM, interrupted)
     try:
         prefix = "flights" if bootstrap is None else f"flights-{time.time_ns() // 1_000_000_000}"
@@ -228,8 +253,8 @@ def main(data: Path, port: int | None, bootstrap: str | None, limit: int | None)
         flights = events.load(prefix, limit)
         with summary.Show(len(flights)) as show:
             outcome = run(options, show, flights, prefix)
-        show.console.print()
-        show.console.print(summary.table(outcome), highlight=False)
+            if not console:
+                show.summary(outcome)
         problems = outcome.problems()
     except (DemoFailed, UpFailed, produce.DeliveryFailed, KafkaException, FileNotFoundError) as error:
         click.echo(f"demo: {error}", err=True)

@@ -60,6 +60,11 @@ class Show:
         with self.console.status(line) if self.console.is_terminal else nullcontext():
             yield
 
+    def summary(self, outcome: Outcome) -> None:
+        self.console.print()
+        self.console.print(table(outcome), highlight=False)
+        self.console.print()
+
     def begin_counts(self) -> None:
         if self.console.is_terminal:
             columns = (TextColumn("          {task.description:>9}"), BarColumn(None), MofNCompleteColumn())

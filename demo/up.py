@@ -27,25 +27,38 @@ class UpFailed(Exception):
     """`ottla up` ended or was not ready in time; the message has the end of its log."""
 
 
-def choose_port(wanted: int | None, default: int = 9092, in_use: Callable[[int], bool] = port_in_use) -> int:
-    """The first of consecutive ports for all brokers: `wanted`, or the next free ones from `default` on."""
+def choose_port(
+    wanted: int | None,
+    default: int = 9092,
+    in_use: Callable[[int], bool] = port_in_use,
+    *,
+    count: int = BROKERS,
+) -> int:
+    """The first of `count` consecutive ports: `wanted`, or the next free ones from `default` on."""
     if wanted is not None:
         return wanted
     port = default
-    while any(in_use(port + broker) for broker in range(BROKERS)):
-        port += BROKERS
-        if port + BROKERS > 65_535:
-            raise UpFailed(f"no {BROKERS} consecutive ports are free from {default} on")
+    while any(in_use(port + each) for each in range(count)):
+        port += count
+        if port + count > 65_535:
+            raise UpFailed(f"no {count} consecutive ports are free from {default} on")
     return port
 
 
 class Up:
-    """The process of `ottla up`; `bootstrap` is set when it is ready."""
+    """The process of `ottla up`; `bootstrap` is set when it is ready. `console_port`: with the console."""
 
-    def __init__(self, data: Path, port: int, log: Path) -> None:
+    def __init__(self, data: Path, port: int, log: Path, *, console_port: int | None = None) -> None:
         self.bootstrap = ""
         command = [sys.executable, "-m", "ottla.cli.main", "up", "--files", str(RESOURCES)]
-        self._child = ChildProcess("ottla up", [*command, "--data", str(data), "--port", str(port)], log=log)
+        command += ["--data", str(data), "--port", str(port)]
+        if console_port is not None:
+            command += ["--console-port", str(console_port)]
+        self._child = ChildProcess("ottla up", command, log=log)
+
+    @property
+    def running(self) -> bool:
+        return self._child.running
 
     def __enter__(self) -> Self:
         self._child.start()

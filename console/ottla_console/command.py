@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import ssl
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
@@ -16,11 +19,15 @@ from ottla import logs
 from ottla.client.core.config import AdminConfig, ConfigError
 from ottla.metadata.config_def import ConfigError as PropertiesError
 from ottla.metadata.config_def import read_properties
+from ottla.security.stores import StoreProblem
+from ottla.security.tls import TlsSettings, client_context
 from ottla_console.app import Console
-from ottla_console.cluster.access import Credentials
+from ottla_console.cluster.credentials import Password
+from ottla_console.cluster.identity_provider import trust_of
 from ottla_console.cluster.schema_decoder import SchemaDecoder
 from ottla_console.registry import PAGES
 from ottla_console.settings import (
+    BrokerClusterName,
     Cluster,
     Login,
     Mask,
@@ -31,6 +38,7 @@ from ottla_console.settings import (
     read_clusters,
 )
 from ottla_console.views import json_paths
+from ottla_console.web.client_certificates import CertifyingProtocol
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +67,10 @@ DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 @click.option(
     "--login",
     type=click.Choice([each.value for each in Login]),
-    help="password: each person logs in with a user of the cluster, the default with SASL. shared: all act "
-    "as the user of the command config. none: the cluster has no SASL.",
+    help="password: each person logs in with a user of the cluster, the default with SASL. certificate: each "
+    "acts as the principal of the browser's client certificate. oidc: each logs in at a provider, which "
+    "--config has. shared: all act as the user of the command "
+    "config. none: the cluster has no SASL.",
 )
 @click.option(
     "--config",
@@ -91,8 +101,18 @@ DEFAULT_BOOTSTRAP: Final = "localhost:9092"
     metavar="JSONPATH",
     help="A field of keys and values that pages do not show: $.card.number, $..email.",
 )
+@click.option(
+    "--kubernetes",
+    metavar="NAMESPACE/NAME",
+    help="The cluster's BrokerCluster: shows conditions, rolls and Events (needs the extra operator).",
+)
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="PEM: serve HTTPS.")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="PEM.")
+@click.option(
+    "--tls-client-ca",
+    type=click.Path(exists=True, dir_okay=False),
+    help="PEM: the authorities of client certificates, which browsers are asked for (--login certificate).",
+)
 @click.option("--https-proxy", is_flag=True, help="Browsers reach the console by HTTPS, at a proxy.")
 @click.option("--allowed-host", "hosts", multiple=True, metavar="NAME", help="A name of the console in URLs.")
 @click.option(
@@ -114,8 +134,10 @@ def console(
     values: bool,
     registry: str | None,
     masks: tuple[str, ...],
+    kubernetes: str | None,
     tls_cert: str | None,
     tls_key: str | None,
+    tls_client_ca: str | None,
     https_proxy: bool,
     hosts: tuple[str, ...],
     idle_minutes: int,
@@ -128,9 +150,12 @@ def console(
     logs.configure()
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key go together")
-    if file is not None and (bootstrap or command_config or login or registry or masks):
+    if tls_client_ca is not None and tls_cert is None:
+        raise click.UsageError("--tls-client-ca needs --tls-cert and --tls-key")
+    if file is not None and (bootstrap or command_config or login or registry or masks or kubernetes):
         raise click.UsageError(
-            "--config replaces --bootstrap, --command-config, --login, --schema-registry and --mask"
+            "--config replaces --bootstrap, --command-config, --login, --schema-registry, --mask and "
+            "--kubernetes"
         )
     try:
         if file is not None:
@@ -142,10 +167,15 @@ def console(
                     one,
                     registry=Registry(registry) if registry else None,
                     masks=(Mask(masks),) if masks else (),
+                    kubernetes=BrokerClusterName.parse(kubernetes) if kubernetes else None,
                 ),
             )
         for cluster in clusters:
             _check(cluster)
+            if cluster.login is Login.CERTIFICATE and tls_client_ca is None:
+                raise SettingsError(
+                    f"cluster {cluster.name}: login=certificate needs --tls-cert, --tls-key, --tls-client-ca"
+                )
     except SettingsError as error:
         raise click.UsageError(str(error)) from None
     tls = tls_cert is not None
@@ -164,6 +194,9 @@ def console(
         port=port,
         ssl_certfile=tls_cert,
         ssl_keyfile=tls_key,
+        ssl_ca_certs=tls_client_ca,
+        ssl_cert_reqs=ssl.CERT_NONE if tls_client_ca is None else ssl.CERT_OPTIONAL,
+        http=CertifyingProtocol,
         access_log=False,
         log_config=None,
         server_header=False,
@@ -204,19 +237,23 @@ def _one_cluster(name: str, bootstrap: str | None, file: Path | None, login: str
 
 def _check(cluster: Cluster) -> None:
     """Report invalid addresses and properties before anything is served. Raises SettingsError."""
-    trial = (
-        Credentials(cluster.mechanisms[0], "user", "password").properties()
-        if cluster.login is Login.PASSWORD
-        else {}
-    )
+    if cluster.kubernetes is not None and find_spec("kubernetes") is None:
+        raise SettingsError(f"cluster {cluster.name}: kubernetes needs pip install 'ottla[console,operator]'")
+    trial: Mapping[str, object] = {}
+    if cluster.login is Login.PASSWORD:
+        trial = Password(cluster.mechanisms[0], "user", "password").properties()
+    if cluster.login is Login.OIDC:
+        trial = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauth.token.provider": lambda: ""}
     try:
+        if cluster.oidc is not None:
+            client_context(TlsSettings.of(trust_of(cluster.oidc).get))
         AdminConfig.of({"bootstrap.servers": cluster.bootstrap, **cluster.properties, **trial})
         if cluster.registry is not None:
             SchemaDecoder(cluster.registry)
         for mask in cluster.masks:
             for path in mask.paths:
                 json_paths.Path(path)
-    except (ConfigError, ValueError) as error:
+    except (ConfigError, StoreProblem, ValueError) as error:
         raise SettingsError(f"cluster {cluster.name}: {error}") from None
 
 
@@ -228,10 +265,13 @@ def _warn(settings: Settings, host: str, *, tls: bool) -> None:
         loopback = host == "localhost"
     if loopback:
         return
-    if not tls and any(cluster.login is Login.PASSWORD for cluster in settings.clusters):
-        log.warning("passwords cross the network without TLS: use --tls-cert and --tls-key, or --https-proxy")
+    if not tls and any(cluster.login.personal for cluster in settings.clusters):
+        log.warning(
+            "passwords and sessions cross the network without TLS: use --tls-cert and --tls-key, "
+            "or --https-proxy"
+        )
     for cluster in settings.clusters:
-        if cluster.login is not Login.PASSWORD:
+        if not cluster.login.personal:
             log.warning(
                 "cluster %s needs no log-in: every client that reaches %s may use it", cluster.name, host
             )

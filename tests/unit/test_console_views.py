@@ -17,25 +17,35 @@ from ottla.client.admin_types import (
     ConfigSynonym,
     GroupListing,
     LogDirDescription,
+    ProducerState,
     Reassignment,
     ReplicaInfo,
+    TopicDescription,
     TopicPartition,
     TransactionDescription,
     TransactionListing,
 )
 from ottla.security import jaas
 from ottla.security.acls import Operation, ResourceType
-from ottla_console.cluster.access import Credentials
 from ottla_console.cluster.collector import pause_s
+from ottla_console.cluster.credentials import Password
 from ottla_console.cluster.problems import Kind, Need, problem_of
 from ottla_console.cluster.rates import Counts, History, Point, point_between
 from ottla_console.cluster.snapshot import Part, Snapshot
+from ottla_console.pages.brokers.list_view import list_of as brokers_list
 from ottla_console.pages.groups.view import groups_of
 from ottla_console.pages.overview.view import overview_of
+from ottla_console.pages.partitions.view import partitions_of
 from ottla_console.pages.reassignments.view import reassignments_of
 from ottla_console.pages.topics import favourites
 from ottla_console.pages.topics.view import topics_of
-from ottla_console.pages.transactions.view import ongoing, transaction_of, transactions_of
+from ottla_console.pages.transactions.view import (
+    ids_of,
+    ongoing,
+    producers_of,
+    transaction_of,
+    transactions_of,
+)
 from ottla_console.views import charts, formats
 from ottla_console.views.configs import settings_table
 from ottla_console.views.tables import Column, Query, table_of
@@ -55,7 +65,8 @@ def snapshot(**parts: Any) -> Snapshot:
         "committed": {},
         **parts,
     }
-    return Snapshot(**{name: Part(value, (), 1) for name, value in values.items()})
+    taken: dict[str, Any] = {name: Part(value, (), 1) for name, value in values.items()}
+    return Snapshot(**taken)
 
 
 NO_LEADER = TOPIC("a", isr=(), leader=-1)
@@ -97,6 +108,85 @@ def test_a_broker_that_is_away_is_listed_with_its_replicas() -> None:
         (1, True, 9, True),
         (2, False, 9, False),
     ]
+
+
+MOVED = Point(
+    1.0,
+    30.0,
+    10.0,
+    12.0,
+    broker_bytes={0: 7.0, 1: 3.0},
+    broker_records_in={0: 10.0, 2: 20.0},
+    broker_records_out={0: 12.0},
+)
+
+
+@pytest.mark.parametrize(
+    ("params", "ids"),
+    [
+        ({}, [0, 2, 1]),
+        ({"sort": "-in"}, [2, 0, 1]),
+        ({"sort": "-written"}, [0, 1, 2]),
+        ({"q": "broker-2"}, [2]),
+    ],
+)
+def test_the_hottest_broker_is_first_by_the_records_of_the_partitions_that_it_leads(
+    params: dict[str, str], ids: list[int]
+) -> None:
+    given = replace(snapshot(log_dirs={0: (), 1: (), 2: ()}), history=History((MOVED,)))
+    view = brokers_list(given, Query.of(params))
+    assert [row.broker.id for row in view.table.rows] == ids
+    assert view.hottest is not None
+    assert (view.hottest.id, round(view.hottest_share, 2)) == (0, 0.52)
+
+
+def test_an_idle_cluster_has_no_hottest_broker() -> None:
+    view = brokers_list(replace(snapshot(), history=History((Point(1.0, 0.0, 0.0, 0.0),))), Query())
+    assert (view.hottest, [row.broker.id for row in view.table.rows]) == (None, [0, 1, 2])
+
+
+def test_records_count_for_the_leader_of_their_partition() -> None:
+    before = Counts(0.0, {tp("a"): 1, tp("b"): 5}, committed={("g", tp("a")): 1})
+    leaders = {tp("a"): 2, tp("b"): 0}
+    after = Counts(2.0, {tp("a"): 9, tp("b"): 5}, committed={("g", tp("a")): 5}, leaders=leaders)
+    point = point_between(before, after)
+    assert (point.broker_records_in, point.broker_records_out) == ({2: 4.0}, {2: 2.0})
+
+
+def test_the_producer_whose_transaction_began_first_holds_the_last_stable_offset_back() -> None:
+    def state(producer: int, start: int) -> ProducerState:
+        return ProducerState(producer, 0, 5, 1_000, 0, start)
+
+    found = {tp("a", 0): (state(7, 30), state(8, 20), state(9, -1)), tp("a", 1): (state(9, -1),)}
+    ids = ids_of(Part({0: (TransactionListing("payments-1", 8, "Ongoing"),)}, (), 1))
+    view = producers_of("a", False, Part(found, (), 1), 2_000, Query(), ends={tp("a", 0): 50}, ids=ids)
+    held = [(row.partition, row.state.producer_id, row.waiting, row.transactional_id) for row in view.holding]
+    assert held == [(0, 8, 30, "payments-1")]
+    assert [row.state.producer_id for row in view.table.rows][:2] == [8, 7]
+
+
+def test_partitions_that_are_not_in_sync_know_since_when_as_far_as_the_console_has_looked() -> None:
+    def at(ms: int, *topics: TopicDescription) -> Snapshot:
+        return replace(snapshot(), topics=Part({each.name: each for each in topics}, (), ms))
+
+    first = at(1_000, BEHIND).after(Snapshot())
+    second = at(2_000, BEHIND, NO_LEADER).after(first)
+    rows = partitions_of(second, Query(), 3_000).table.rows
+    assert [(row.topic, row.partition, row.offline, row.for_ms, row.longer) for row in rows[2:4]] == [
+        ("a", 2, True, 1_000, False),
+        ("b", 0, False, 2_000, True),
+    ]
+    assert rows[3].missing == (2,)
+    well = at(4_000, TOPIC("b")).after(second)
+    again = at(5_000, BEHIND).after(well)
+    assert again.behind_since[("b", 0)] == 5_000
+    assert again.watched_ms == 1_000
+
+
+def test_topics_that_were_not_read_again_change_nothing_of_since_when() -> None:
+    first = replace(snapshot(topics={"b": BEHIND}), topics=Part({"b": BEHIND}, (), 1_000)).after(Snapshot())
+    kept = replace(first, topics=Part(first.topics.value, (), 9_000))
+    assert kept.after(first).behind_since == {("b", each): 1_000 for each in range(3)}
 
 
 def tp(topic: str, partition: int = 0) -> TopicPartition:
@@ -362,17 +452,17 @@ def test_settings_of_the_topic_come_first_and_show_what_they_replace() -> None:
         (
             Need(Operation.DESCRIBE, ResourceType.CLUSTER),
             "User:anna lacks Describe on the cluster",
-            "ottla acls add --allow User:anna --operation Describe --cluster",
+            "ottla acls add --allow User:anna --operation describe --cluster",
         ),
         (
             Need(Operation.READ, ResourceType.GROUP, "it's; rm"),
             "User:anna lacks Read on the group it's; rm",
-            "ottla acls add --allow User:anna --operation Read --group 'it'\\''s; rm'",
+            "ottla acls add --allow User:anna --operation read --group 'it'\\''s; rm'",
         ),
         (
             Need(Operation.DESCRIBE, ResourceType.TOPIC),
             "User:anna lacks Describe on topics",
-            "ottla acls add --allow User:anna --operation Describe --topic '*'",
+            "ottla acls add --allow User:anna --operation describe --topic '*'",
         ),
     ],
 )
@@ -403,12 +493,12 @@ def test_errors_have_kinds(error: Exception, kind: Kind) -> None:
 )
 @example("0", "\n")
 def test_any_user_and_password_can_be_sent(user: str, password: str) -> None:
-    options = jaas.parse(Credentials("PLAIN", user, password).properties()["sasl.jaas.config"]).options
+    options = jaas.parse(Password("PLAIN", user, password).properties()["sasl.jaas.config"]).options
     assert (options["username"], options["password"]) == (user, password)
 
 
 def test_a_password_is_in_no_text_of_the_credentials() -> None:
-    assert "geheim" not in repr(Credentials("PLAIN", "anna", "geheim"))
+    assert "geheim" not in repr(Password("PLAIN", "anna", "geheim"))
 
 
 @given(st.frozensets(st.text("aZ0._-", min_size=1, max_size=249)))

@@ -8,13 +8,16 @@ with cluster.console() as browser:      # Starlette's test client over the whole
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
 
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp
 
 from ottla.client import errors
 from ottla.client.admin import AdminClient
@@ -23,6 +26,7 @@ from ottla.client.admin_types import (
     ConfigEntry,
     ConfigResource,
     CreatedTopic,
+    DelegationToken,
     GroupDescription,
     GroupListing,
     GroupMember,
@@ -40,11 +44,23 @@ from ottla.client.admin_types import (
     TransactionDescription,
     TransactionListing,
 )
+from ottla.security import https
 from ottla.security.acls import AclBinding, AclFilter
+from ottla.security.jaas import parse
 from ottla_console.app import Console
+from ottla_console.cluster.identity_provider import Fetch
 from ottla_console.registry import PAGES
-from ottla_console.settings import Cluster, Mask, Registry, Settings, cluster_of
+from ottla_console.settings import (
+    BrokerClusterName,
+    Cluster,
+    Mask,
+    OpenIdClient,
+    Registry,
+    Settings,
+    cluster_of,
+)
 from ottla_console.web.page import Page
+from tests.worlds.console_kubernetes import FakeKubernetes
 from tests.worlds.console_logs import FakeLogs
 
 NODES = (Node(0, "broker-0", 9092, "a"), Node(1, "broker-1", 9092, "b"), Node(2, "broker-2", 9092, "c"))
@@ -83,6 +99,8 @@ class FakeCluster:
         self.quotas: dict[QuotaEntity, dict[str, float]] = {}
         self.masks: tuple[Mask, ...] = ()
         self.registry: Registry | None = None
+        self.kubernetes: FakeKubernetes | None = None
+        """With one, the cluster is the BrokerCluster kafka/demo."""
         self.logs = FakeLogs()
         self.moves = {TopicPartition("topic-00001", 0): Reassignment((0, 1, 2), (2,), (1,))}
         began = TransactionDescription(
@@ -91,6 +109,19 @@ class FakeCluster:
         self.transactions = {"payments-1": began}
         self.passwords: dict[str, str] = {}
         """Of users; with any, the cluster needs a log-in."""
+        self.tokens: dict[str, DelegationToken] = {}
+        """Delegation tokens by id; they are accepted as the password of their id."""
+        self.token_ms_max = 10**12
+        """The lifetime that the brokers allow."""
+        self.late_logins = 0
+        """So many log-ins by a token are refused, as by brokers that have not heard of it."""
+        self.security: dict[str, str] = {}
+        """Properties of the console for this cluster, in place of those of PLAIN."""
+        self.login: str | None = None
+        self.oidc: OpenIdClient | None = None
+        self.bearers: list[str] = []
+        """Access tokens that clients have presented."""
+        self.refuses_bearers = False
         self.fail: dict[str, Exception] = {}
         """The exception that a call raises, by its name."""
         self.clients = 0
@@ -104,31 +135,47 @@ class FakeCluster:
 
     @contextmanager
     def console(
-        self, pages: tuple[Page, ...] = PAGES, *, clock: list[float] | None = None, **settings: Any
+        self,
+        pages: tuple[Page, ...] = PAGES,
+        *,
+        clock: list[float] | None = None,
+        around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+        fetch: Fetch = https.request,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        **settings: Any,
     ) -> Iterator[TestClient]:
         """The application over this cluster, named `test`. `clock`: its first element is the monotonic time,
-        if given."""
+        if given. `around`: middleware. `fetch`: HTTP to an OpenID provider."""
         cluster = self.settings()
         given = Settings((cluster,), **settings)
-        times = {} if clock is None else {"monotonic_s": lambda: clock[0]}
+        times: dict[str, Any] = {} if clock is None else {"monotonic_s": lambda: clock[0]}
         console = Console(
             given,
             pages,
             connect=lambda properties: self.client(properties),
             open_logs=lambda properties: self.logs,
+            fetch=fetch,
+            now_ms=now_ms,
+            open_kubernetes=self._open_kubernetes,
             **times,
         )
         scheme = "https" if given.tls else "http"
-        with TestClient(console.app, base_url=f"{scheme}://127.0.0.1", follow_redirects=False) as browser:
+        app = around(console.app)
+        with TestClient(app, base_url=f"{scheme}://127.0.0.1", follow_redirects=False) as browser:
             browser.console = console  # type: ignore[attr-defined]
             yield browser
 
+    def _open_kubernetes(self) -> FakeKubernetes:
+        assert self.kubernetes is not None
+        return self.kubernetes
+
     def settings(self) -> Cluster:
-        security = (
-            {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"} if self.passwords else {}
-        )
+        plain = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"} if self.passwords else {}
         return replace(
-            cluster_of("test", "broker-0:9092", security), masks=self.masks, registry=self.registry
+            cluster_of("test", "broker-0:9092", self.security or plain, self.login, self.oidc),
+            masks=self.masks,
+            registry=self.registry,
+            kubernetes=BrokerClusterName("kafka", "demo") if self.kubernetes else None,
         )
 
     def client(self, properties: Mapping[str, object]) -> AdminClient:
@@ -149,6 +196,9 @@ class FakeAdmin:
     async def close(self) -> None:
         self._cluster.clients -= 1
 
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     def _called(self, name: str) -> FakeCluster:
         cluster = self._cluster
         cluster.calls.append(name)
@@ -157,7 +207,7 @@ class FakeAdmin:
             known = (
                 f'username="{user}" password="{word}"' in jaas for user, word in cluster.passwords.items()
             )
-            if not any(known):
+            if not any(known) and not self._by_token(jaas):
                 raise errors.SaslAuthenticationFailedError(
                     "Authentication failed: Invalid username or password"
                 )
@@ -165,7 +215,38 @@ class FakeAdmin:
             raise cluster.fail[name]
         return cluster
 
+    def _by_token(self, jaas: str) -> bool:
+        cluster = self._cluster
+        login = parse(jaas).options if jaas else {}
+        token = cluster.tokens.get(login.get("username", ""))
+        if token is None or login.get("tokenauth") != "true":
+            return False
+        cluster.late_logins -= 1
+        return cluster.late_logins < 0 and b64decode(login["password"]) == token.hmac
+
+    async def create_delegation_token(
+        self, *, owner: str, renewers: list[str], max_lifetime_ms: int
+    ) -> DelegationToken:
+        cluster = self._called("create_delegation_token")
+        tokens = cluster.tokens
+        id_ = f"token-{len(tokens)}"
+        now_ms = time.time_ns() // 1_000_000
+        end_ms = now_ms + min(max_lifetime_ms, cluster.token_ms_max)
+        hmac = f"hmac of {id_}".encode()
+        tokens[id_] = DelegationToken(id_, owner, "User:console", (*renewers,), now_ms, end_ms, end_ms, hmac)
+        return tokens[id_]
+
+    async def expire_delegation_token(self, hmac: bytes) -> int:
+        cluster = self._called("expire_delegation_token")
+        cluster.tokens = {id_: each for id_, each in cluster.tokens.items() if each.hmac != hmac}
+        return 0
+
     async def describe_cluster(self) -> ClusterDescription:
+        provider = self._properties.get("sasl.oauth.token.provider")
+        if provider is not None:
+            self._cluster.bearers.append(await provider())
+            if self._cluster.refuses_bearers:
+                raise errors.SaslAuthenticationFailedError('{"status":"invalid_token"}')
         return ClusterDescription("id-of-it", 1, self._called("describe_cluster").brokers)
 
     async def describe_topics(self, names: Any = None) -> Results[str, TopicDescription]:

@@ -11,46 +11,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from ottla.client.admin import AdminClient
+from ottla.client.errors import AuthenticationError
 from ottla_console.cluster.collecting import Reader
 from ottla_console.cluster.collector import Collector
+from ottla_console.cluster.credentials import CLIENT_ID, Connect, Credentials
 from ottla_console.cluster.log_reader import LogReader
 from ottla_console.cluster.schema_decoder import SchemaDecoder
-from ottla_console.settings import Cluster, Login
+from ottla_console.settings import Cluster
 
-Connect: TypeAlias = Callable[[Mapping[str, object]], AdminClient]
 OpenLogs: TypeAlias = Callable[[Mapping[str, object]], LogReader]
-CLIENT_ID: Final = "ottla-console"
 REQUEST_MS: Final = 5_000
 CALL_MS: Final = 7_000
 RETRIES: Final = 3
 """A page shows soon which broker does not respond, and tries again by itself."""
 LOGINS_MAX: Final = 8
 """Log-ins that are tried at the same time."""
-_PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
-_SCRAM: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
-
-
-@dataclass(frozen=True)
-class Credentials:
-    """A SASL user with a password."""
-
-    mechanism: str
-    user: str
-    password: str = field(repr=False)
-
-    @property
-    def principal(self) -> str:
-        return f"User:{self.user}"
-
-    def properties(self) -> dict[str, str]:
-        """The properties of a client that logs in with them."""
-        module = _PLAIN if self.mechanism == "PLAIN" else _SCRAM
-        jaas = f"{module} required username={_quoted(self.user)} password={_quoted(self.password)};"
-        return {"sasl.mechanism": self.mechanism, "sasl.jaas.config": jaas}
+PROPAGATION_PAUSE_S: Final = 0.1
 
 
 class Access:
@@ -66,6 +45,7 @@ class Access:
         open_logs: OpenLogs,
     ) -> None:
         self.cluster = cluster
+        self.credentials = credentials
         self.principal = credentials.principal if credentials else ""
         """Empty without a log-in: the brokers know it."""
         self.settings: dict[str, object] = {
@@ -91,11 +71,17 @@ class Access:
         await self._background.__aenter__()
         self.collector.start()
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
+        """Close the clients; the credentials are as they were."""
         await self.collector.stop()
         await self.logs.close()
         await self._background.close()
         await self.admin.close()
+
+    async def close(self) -> None:
+        await self.stop()
+        if self.credentials is not None:
+            await self.credentials.forget()
 
 
 class Accesses:
@@ -124,12 +110,16 @@ class Accesses:
         """The access with these credentials. Raises ClientError if they are refused, ClusterUnreachable, and
         ValueError if they cannot be sent. Without a log-in, the access is there even if no broker responds:
         its pages say so."""
-        assert (credentials is not None) == (cluster.login is Login.PASSWORD)
+        assert (credentials is not None) == cluster.login.personal
         key = (cluster.name, credentials)
         access = self._open.get(key)
         if access is None:
             if credentials is not None:
-                await self._verify(cluster, credentials)
+                try:
+                    await self._verify(cluster, credentials)
+                except BaseException:
+                    await credentials.forget()
+                    raise
             access = self._open.get(key)
         if access is None:
             access = self._open[key] = self._made(cluster, credentials)
@@ -141,11 +131,18 @@ class Accesses:
 
     async def _verify(self, cluster: Cluster, credentials: Credentials) -> None:
         async with self._logins:
-            trial = self._made(cluster, credentials)
-            try:
-                await trial.admin.describe_cluster()
-            finally:
-                await trial.close()
+            patient_until_s = self._monotonic_s() + credentials.known_within_s
+            while True:
+                trial = self._made(cluster, credentials)
+                try:
+                    await trial.admin.describe_cluster()
+                    return
+                except AuthenticationError:
+                    if self._monotonic_s() >= patient_until_s:
+                        raise
+                finally:
+                    await trial.stop()
+                await asyncio.sleep(PROPAGATION_PAUSE_S)
 
     def _made(self, cluster: Cluster, credentials: Credentials | None) -> Access:
         return Access(cluster, credentials, self._now_ms, self._monotonic_s, self._connect, self._open_logs)
@@ -165,9 +162,3 @@ class Accesses:
             await access.close()
         self._open.clear()
         await asyncio.gather(*self._closing)
-
-
-def _quoted(text: str) -> str:
-    """A value of a JAAS configuration."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'

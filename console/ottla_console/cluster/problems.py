@@ -19,7 +19,7 @@ _OPTIONS: Final = {
     ResourceType.TOPIC: "--topic",
     ResourceType.GROUP: "--group",
     ResourceType.TRANSACTIONAL_ID: "--transactional-id",
-    ResourceType.USER: "--user-principal",
+    ResourceType.USER: "--user",
     ResourceType.DELEGATION_TOKEN: "--delegation-token",
 }
 
@@ -112,11 +112,8 @@ def _forbidden(error: ClientError, what: str, need: Need | None, principal: str)
         if need.resource is ResourceType.CLUSTER
         else f"{_OPTIONS[need.resource]} {_quoted(need.name or '*')}"
     )
-    command = (
-        f"ottla acls add --allow {_quoted(who)} --operation {need.operation.label} {target}"
-        if principal
-        else ""
-    )
+    operation = need.operation.name.lower().replace("_", "-")
+    command = f"ottla acls add --allow {_quoted(who)} --operation {operation} {target}" if principal else ""
     return Problem(
         Kind.FORBIDDEN, what, f"{who} lacks {need.text}",
         "An administrator can grant it:" if command else "", command,

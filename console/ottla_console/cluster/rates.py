@@ -38,6 +38,7 @@ class Counts:
     committed: Mapping[tuple[str, TopicPartition], int] | None = None
     lags: Mapping[str, int] | None = None
     """By group."""
+    leaders: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,9 @@ class Point:
     topic_bytes: Mapping[str, float] = field(default_factory=dict)
     broker_bytes: Mapping[int, float] = field(default_factory=dict)
     """Written to its disks, by broker."""
+    broker_records_in: Mapping[int, float] = field(default_factory=dict)
+    """Of the partitions that it leads, by broker."""
+    broker_records_out: Mapping[int, float] = field(default_factory=dict)
     group_records: Mapping[str, float] = field(default_factory=dict)
     lags: Mapping[str, int] = field(default_factory=dict)
 
@@ -103,10 +107,12 @@ class History:
 def point_between(before: Counts, after: Counts) -> Point:
     """The rates between two collections."""
     seconds = max(after.at_s - before.at_s, 1e-3)
-    topic_records = _by(_growth(before.end_offsets, after.end_offsets), lambda key: key.topic, seconds)
+    written = _growth(before.end_offsets, after.end_offsets)
+    committed = _growth(before.committed, after.committed)
+    topic_records = _by(written, lambda key: key.topic, seconds)
     topic_bytes = _by(_growth(before.leader_bytes, after.leader_bytes), lambda key: key.topic, seconds)
     broker_bytes = _by(_growth(before.replica_bytes, after.replica_bytes), lambda key: key[0], seconds)
-    group_records = _by(_growth(before.committed, after.committed), lambda key: key[0], seconds)
+    group_records = _by(committed, lambda key: key[0], seconds)
     return Point(
         after.at_s,
         None if topic_records is None else sum(topic_records.values()),
@@ -115,6 +121,8 @@ def point_between(before: Counts, after: Counts) -> Point:
         _largest(topic_records),
         _largest(topic_bytes),
         broker_bytes or {},
+        _by(written, lambda key: after.leaders.get(key, -1), seconds) or {},
+        _by(committed, lambda key: after.leaders.get(key[1], -1), seconds) or {},
         _largest(group_records),
         _largest(after.lags),
     )

@@ -23,7 +23,7 @@ _HERE: Final = Path(__file__).parent
 STATIC: Final = _HERE / "static"
 _PAGES: Final = _HERE.parent / "pages"
 _FILTERS: Final = (
-    *("broker_ids", "byte_rate", "compact", "count", "duration", "number"),
+    *("ago", "broker_ids", "byte_rate", "compact", "count", "duration", "number"),
     *("percent", "rate", "shown", "size", "time"),
 )
 LIVE_S: Final = 5

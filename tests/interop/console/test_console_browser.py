@@ -64,6 +64,9 @@ URLS = {
     "transactions": "transactions",
     "transaction": "transaction?id=payments-1",
     "reassignments": "reassignments",
+    "brokers": "brokers",
+    "kubernetes": "kubernetes",
+    "partitions": "partitions",
     "brokers/{name}": "brokers/0",
     "brokers/{name}/settings": "brokers/0/settings",
 }
@@ -287,7 +290,7 @@ def test_acls_decide_what_is_shown_and_the_missing_right_is_named(browser: Brows
     expect(person.page.locator("tbody")).to_contain_text("orders")
     page = person.visit("/c/it/topics/orders/settings")
     expect(page.locator(".problems")).to_contain_text("User:bert lacks DescribeConfigs on the topic orders")
-    command = "ottla acls add --allow User:bert --operation DescribeConfigs --topic orders"
+    command = "ottla acls add --allow User:bert --operation describe-configs --topic orders"
     expect(page.locator(".problems code")).to_have_text(command)
     page = person.visit("/c/it/topics/orders/acls")
     expect(page.locator(".problems")).to_contain_text("User:bert lacks Describe on the cluster")

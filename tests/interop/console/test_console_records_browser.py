@@ -326,7 +326,7 @@ def test_acls_decide_who_reads_and_writes(browser: Browser, tmp_path: Path) -> N
                 producer.send("orders", b"by another").result(60)
             page = person.visit("/c/it/topics/orders/records")
             expect(page.locator(".problems")).to_contain_text("User:bert lacks Read on the topic orders")
-            command = "ottla acls add --allow User:bert --operation Read --topic orders"
+            command = "ottla acls add --allow User:bert --operation read --topic orders"
             expect(page.locator(".problems code")).to_have_text(command)
             allow(admin, Operation.READ, Operation.WRITE)
             page = person.visit("/c/it/topics/orders/records")

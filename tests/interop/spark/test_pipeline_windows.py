@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Event
@@ -233,20 +234,20 @@ def _total(body: dict[str, Any]) -> Total:
 Lines = Callable[..., Line]
 
 
+def made_line(spark: SparkSession, bootstrap: str, folder: Path, source: str | None = None) -> Line:
+    """A line of its own; its input may be that of another."""
+    name = f"{folder.parent.name}-{next(NUMBERS)}"
+    suffixes = ("out", "dead") if source else ("in", "in2", "out", "dead")
+    topics = [NewTopic(f"{name}.{suffix}", 2, 1) for suffix in suffixes]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.create_topics(topics).values():
+        future.result(60)
+    return Line(spark, bootstrap, folder / name, name, source or name)
+
+
 @pytest.fixture
 def lines(spark: SparkSession, bootstrap: str, tmp_path: Path) -> Lines:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-
-    def made(source: str | None = None) -> Line:
-        """A line of its own; its input may be that of another."""
-        name = f"{tmp_path.parent.name}-{next(NUMBERS)}"
-        suffixes = ("out", "dead") if source else ("in", "in2", "out", "dead")
-        topics = [NewTopic(f"{name}.{suffix}", 2, 1) for suffix in suffixes]
-        for future in admin.create_topics(topics).values():
-            future.result(60)
-        return Line(spark, bootstrap, tmp_path / name, name, source or name)
-
-    return made
+    return partial(made_line, spark, bootstrap, tmp_path)
 
 
 def shuffled(chance: random.Random, size: int, *, since: int, span: int, prefix: str = "e") -> list[Moment]:
@@ -339,7 +340,8 @@ def test_every_record_is_joined_or_reported_late(lines: Lines) -> None:
     inner = lines()
     outer = lines(inner.name)
     sent = send_disordered(inner, "in", "in2")
-    few = {"maxOffsetsPerTrigger": 120}
+    # Of each side: Spark's joins drop by the watermark of the batch before.
+    few = {"maxOffsetsPerTrigger": 60}
     queries = [
         *inner.start(inner.joined("inner") | few),
         *outer.start(outer.joined("leftOuter") | few),
@@ -592,41 +594,57 @@ def test_avro_is_read_and_written_and_new_schemas_are_used(
         assert read_all(bootstrap, line.topic("dead")) == []
 
 
-@pytest.mark.budget(60)  # each kill costs a start of Spark
-def test_kills_at_any_moment_neither_lose_nor_duplicate_records(lines: Lines) -> None:
-    """The driver as a process, killed twice in the middle of its work. The first time Java notices by itself,
-    the second time it dies as well; then a driver in this process writes the rest."""
-    line, chance = lines(), random.Random(15)
-    moments = shuffled(chance, 600, since=0, span=300_000)
-    moments.sort(key=lambda moment: moment.time + chance.randrange(120_000))  # so some are late, some not
-    line.send([*moments, Moment("end", BASE + 3_600_000, "z", 0), Moment("end2", BASE + 3_600_000, "z", 0)])
-    job = line.windowed(
-        {"tumbling": "5 seconds"},
-        maxOffsetsPerTrigger=60,
-        spark={"settings": {"spark.sql.shuffle.partitions": "1"}},
-    )
-    line.folder.mkdir()
-    file = line.folder / "windows.yaml"
-    file.write_text(json.dumps(job | {"trigger": {"interval": "50 milliseconds"}}))
-    command = [sys.executable, "-m", "ottla_pipeline.command", "windows", "--config", str(file)]
-    for and_java in (False, True):
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
-            start_new_session=True,
+class Killed:
+    """A job of which one driver after the other is killed; the last test writes the rest."""
+
+    def __init__(self, line: Line) -> None:
+        self.line, self.chance = line, random.Random(15)
+        self.moments = shuffled(self.chance, 600, since=0, span=300_000)
+        # So some are late, some not.
+        self.moments.sort(key=lambda moment: moment.time + self.chance.randrange(120_000))
+        end = BASE + 3_600_000
+        line.send([*self.moments, Moment("end", end, "z", 0), Moment("end2", end, "z", 0)])
+        self.job = line.windowed(
+            {"tumbling": "5 seconds"},
+            maxOffsetsPerTrigger=60,
+            spark={"settings": {"spark.sql.shuffle.partitions": "1"}},
         )
-        assert process.stdout is not None
-        try:
-            assert any("batch" in text for text in process.stdout), "it does some of its work"
-            time.sleep(chance.uniform(0, 3))  # a kill at any moment
-        finally:
-            (os.killpg if and_java else os.kill)(process.pid, signal.SIGKILL)
-            process.wait()
-            process.stdout.close()
-    line.run(job)
+        line.folder.mkdir()
+        self.file = line.folder / "windows.yaml"
+        self.file.write_text(json.dumps(self.job | {"trigger": {"interval": "50 milliseconds"}}))
+
+
+@pytest.fixture(scope="module")
+def killed(spark: SparkSession, bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    return Killed(made_line(spark, bootstrap, tmp_path_factory.mktemp("killed")))
+
+
+@pytest.mark.parametrize("and_java", [False, True])
+def test_a_killed_driver_does_some_of_its_work_and_nothing_twice(killed: Killed, and_java: bool) -> None:
+    """In the middle of its work: the first time Java notices by itself, the second time it dies as well."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ottla_pipeline.command", "windows", "--config", str(killed.file)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert any("batch" in text for text in process.stdout), "it does some of its work"
+        time.sleep(killed.chance.uniform(0, 3))  # a kill at any moment
+    finally:
+        (os.killpg if and_java else os.kill)(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    killed.line.results()  # asserts that no window is there twice
+    killed.line.late()
+
+
+def test_kills_at_any_moment_neither_lose_nor_duplicate_records(killed: Killed) -> None:
+    line, moments = killed.line, killed.moments
+    line.run(killed.job)
     results, late = line.results(), line.late()
     assert late
     per_window: Counter[tuple[int, int, str]] = Counter(

@@ -1,6 +1,7 @@
 """A Pipeline under `ottla up`: real brokers, real Spark, one driver that is stopped, changed and killed.
 
-One scenario, because each start of Spark takes seconds. pyarrow, which reads the lake's files, is the oracle.
+All tests share one run, and each goes on with the records that are there. pyarrow, which reads the lake's
+files, is the oracle.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
@@ -45,15 +46,6 @@ def spec(*, suspend: bool = False, **config: Any) -> dict[str, Any]:
     }
 
 
-def produce(session: UpSession, first: int, count: int) -> set[str]:
-    producer = Producer({"bootstrap.servers": session.bootstrap, "linger.ms": 5})
-    ids = {f"order-{number}" for number in range(first, first + count)}
-    for id_ in ids:
-        producer.produce(TOPIC, json.dumps({"id": id_, "event_time": "2026-01-02T03:04:05Z"}), id_)
-    assert producer.flush(30) == 0
-    return ids
-
-
 def landed(session: UpSession) -> list[str]:
     """The ids in the lake, as often as they are there."""
     lake = session.data / "pipelines" / "orders" / "data" / "lake"
@@ -79,66 +71,109 @@ def driver_pid(session: UpSession) -> int:
     return int(status["status"]["driver"].removeprefix("process "))
 
 
-def wait_landed(session: UpSession, ids: set[str]) -> None:
-    session.wait_until(lambda: len(landed(session)) >= len(ids), f"{len(ids)} records in the lake", 240)
-    assert sorted(landed(session)) == sorted(ids)
+@dataclass
+class Orders:
+    """The run, and the ids of all orders that were produced."""
+
+    session: UpSession
+    ids: set[str] = field(default_factory=set)
+
+    def produce(self, count: int) -> None:
+        producer = Producer({"bootstrap.servers": self.session.bootstrap, "linger.ms": 5})
+        ids = {f"order-{number}" for number in range(len(self.ids), len(self.ids) + count)}
+        for id_ in ids:
+            producer.produce(TOPIC, json.dumps({"id": id_, "event_time": "2026-01-02T03:04:05Z"}), id_)
+        assert producer.flush(30) == 0
+        self.ids |= ids
+
+    def wait_landed(self) -> None:
+        """Each order once."""
+        session, count = self.session, len(self.ids)
+        session.wait_until(lambda: len(landed(session)) >= count, f"{count} records in the lake", 240)
+        assert sorted(landed(session)) == sorted(self.ids)
+
+    def run(self) -> None:
+        """The pipeline, if it does not run yet."""
+        if self.session.condition(KEY)[:2] != ("True", "Running"):
+            self.session.write("Pipeline", "orders", spec())
+            self.wait_condition("Ready", "True", "Running")
+
+    def wait_condition(self, type_: str, *wanted: str, key: str = KEY) -> None:
+        self.session.wait_until(
+            lambda: self.session.condition(key, type_)[: len(wanted)] == wanted, f"{type_} {wanted}", 240
+        )
 
 
-@pytest.mark.budget(60)  # five starts of a driver
-def test_a_pipeline_runs_is_rejected_upgraded_suspended_and_continues_after_a_kill(
-    tmp_path: Path, quick_spark: None
-) -> None:
+@pytest.fixture(scope="module")
+def orders(tmp_path_factory: pytest.TempPathFactory, quick_spark: None) -> Iterator[Orders]:
     try:
         find_java()
     except JavaUnusable as error:
         pytest.skip(str(error))
-    began = time.monotonic()
-    with UpSession(tmp_path) as session:
+    with UpSession(tmp_path_factory.mktemp("up")) as session:
         offsets = {"offsets.topic.num.partitions": 1, "offsets.topic.replication.factor": 1}
         session.write("BrokerCluster", "demo", {"replicas": 1, "config": offsets})
         session.write("Topic", TOPIC, {"clusterRef": {"name": "demo"}, "partitions": 2, "replicas": 1})
-        # The job says what is wrong with its configuration, and the resource where.
-        session.write("Pipeline", "orders", spec(source={"topics": TOPIC}))
-        session.wait_until(
-            lambda: session.condition(KEY, "Failing")[:2] == ("True", "InvalidConfig"), "InvalidConfig"
-        )
-        assert session.condition(KEY, "Failing")[2].startswith("spec.config.source.topics: ")
-        assert session.condition(KEY)[:2] == ("False", "InvalidConfig")
-
-        ids = produce(session, 0, 500)
-        session.write("Pipeline", "orders", spec())
         session.wait_ready()
-        session.wait_until(lambda: session.condition(KEY, "CaughtUp")[0] == "True", "CaughtUp", 240)
-        assert session.condition(KEY, "Running")[0] == "True"
-        assert session.condition(KEY, "Failing")[0] == "False"
-        wait_landed(session, ids)
-        resource = session.resource(KEY)
-        assert resource is not None
-        status = resource["status"]
-        assert status["applicationId"].startswith("local-")
-        assert status["lag"] == 0
-        assert status["lastBatch"]["durationMs"] > 0
-        session.wait_until(lambda: published(session) == 500, "the group's offsets")
+        session.wait_until(lambda: session.topic(TOPIC) is not None, "the topic")
+        yield Orders(session)
 
-        # Suspended it reads nothing; resumed it goes on from its checkpoint.
-        before = driver_pid(session)
-        session.write("Pipeline", "orders", spec(suspend=True))
-        session.wait_until(lambda: session.condition(KEY)[:2] == ("True", "Suspended"), "Suspended")
-        assert not psutil.pid_exists(before)
-        ids |= produce(session, 500, 300)
-        # Another configuration in the same breath: resumed, it is that one's.
-        session.write("Pipeline", "orders", spec(maxOffsetsPerTrigger=200))
-        wait_landed(session, ids)
 
-        # Killed, it comes back, and lands each record once.
-        session.wait_until(lambda: session.condition(KEY)[:2] == ("True", "Running"), "Running")
-        ids |= produce(session, 800, 300)
-        os.kill(driver_pid(session), signal.SIGKILL)
-        session.wait_line(rf"{KEY} Failing=True DriverFailed .*signal 9")
-        wait_landed(session, ids)
-        session.wait_until(lambda: session.condition(KEY, "Failing")[0] == "False", "it fails no more")
+def test_a_configuration_that_the_job_refuses_is_in_the_status(orders: Orders) -> None:
+    """The job says what is wrong with its configuration, and the resource where."""
+    session, key = orders.session, "Pipeline/refused"
+    session.write("Pipeline", "refused", spec(source={"topics": TOPIC}))
+    orders.wait_condition("Failing", "True", "InvalidConfig", key=key)
+    assert session.condition(key, "Failing")[2].startswith("spec.config.source.topics: ")
+    assert session.condition(key)[:2] == ("False", "InvalidConfig")
+    session.remove("Pipeline", "refused")
+    session.wait_until(lambda: session.resource(key) is None, "the pipeline to be gone")
 
-        last = driver_pid(session)
-        assert session.stop() == 0
-        assert not psutil.pid_exists(last)
-    print(f"{time.monotonic() - began:.0f} s")
+
+def test_a_pipeline_lands_each_record_and_reports_its_progress(orders: Orders) -> None:
+    session = orders.session
+    orders.produce(500)
+    orders.run()
+    orders.wait_condition("CaughtUp", "True")
+    orders.wait_condition("Running", "True")
+    assert session.condition(KEY, "Failing")[0] == "False"
+    orders.wait_landed()
+    resource = session.resource(KEY)
+    assert resource is not None
+    status = resource["status"]
+    assert status["applicationId"].startswith("local-")
+    assert status["lag"] == 0
+    assert status["lastBatch"]["durationMs"] > 0
+    session.wait_until(lambda: published(session) == len(orders.ids), "the group's offsets")
+
+
+def test_a_suspended_pipeline_reads_nothing_and_resumes_with_another_configuration(orders: Orders) -> None:
+    session = orders.session
+    orders.run()
+    before = driver_pid(session)
+    session.write("Pipeline", "orders", spec(suspend=True))
+    orders.wait_condition("Ready", "True", "Suspended")
+    assert not psutil.pid_exists(before)
+    orders.produce(300)
+    # Another configuration in the same breath: resumed, it is that one's.
+    session.write("Pipeline", "orders", spec(maxOffsetsPerTrigger=200))
+    orders.wait_landed()
+    orders.wait_condition("Ready", "True", "Running")
+
+
+def test_a_killed_driver_comes_back_and_lands_each_record_once(orders: Orders) -> None:
+    session = orders.session
+    orders.run()
+    orders.produce(300)
+    os.kill(driver_pid(session), signal.SIGKILL)
+    session.wait_line(rf"{KEY} Failing=True DriverFailed .*signal 9")
+    orders.wait_landed()
+    orders.wait_condition("Failing", "False")
+
+
+def test_the_driver_ends_with_the_run(orders: Orders) -> None:
+    """The last test of the module: it stops the run."""
+    orders.run()
+    last = driver_pid(orders.session)
+    assert orders.session.stop() == 0
+    assert not psutil.pid_exists(last)

@@ -1,4 +1,4 @@
-"""A broker: its log directories with the largest replicas, and its settings. The overview has all brokers."""
+"""All brokers, the hottest first; of one, its log directories with the largest replicas, and its settings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,17 @@ from ottla.security.acls import Operation, ResourceType
 from ottla_console.cluster.collecting import DESCRIBE_CLUSTER
 from ottla_console.cluster.problems import Need
 from ottla_console.cluster.snapshot import Part
+from ottla_console.pages.brokers.list_view import list_of
 from ottla_console.pages.brokers.view import disks_of, head_of, settings_of
-from ottla_console.web.page import Context, Page, Tab
+from ottla_console.web.page import Context, Nav, Page, Tab
+
+
+async def show_list(ctx: Context) -> Response:
+    kubernetes = await ctx.kubernetes()
+    resources = kubernetes.value if kubernetes else None
+    return ctx.render(
+        "brokers/list.html", list_of(await ctx.snapshot("cluster", "topics"), ctx.query(), resources)
+    )
 
 
 async def show_disks(ctx: Context) -> Response:
@@ -44,12 +53,13 @@ async def show_settings(ctx: Context) -> Response:
 
 
 PAGES = (
-    Page("brokers/{name}", show_disks, "Broker", tab=Tab("broker", "Log directories", 10), under=""),
+    Page("brokers", show_list, "Brokers", nav=Nav("Cluster", "Brokers", 2)),
+    Page("brokers/{name}", show_disks, "Broker", tab=Tab("broker", "Log directories", 10), under="brokers"),
     Page(
         "brokers/{name}/settings",
         show_settings,
         "Settings of a broker",
         tab=Tab("broker", "Settings", 20),
-        under="",
+        under="brokers",
     ),
 )

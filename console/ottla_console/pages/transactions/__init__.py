@@ -11,7 +11,14 @@ from ottla.client.admin_types import TransactionDescription
 from ottla.security.acls import Operation, ResourceType
 from ottla_console.cluster.problems import Need
 from ottla_console.cluster.snapshot import Part
-from ottla_console.pages.transactions.view import ongoing, producers_of, transaction_of, transactions_of
+from ottla_console.pages.transactions.view import (
+    Listed,
+    ids_of,
+    ongoing,
+    producers_of,
+    transaction_of,
+    transactions_of,
+)
 from ottla_console.web.page import Context, Nav, Page, Tab
 
 DESCRIBED_MAX: Final = 200
@@ -64,10 +71,23 @@ async def show_producers(ctx: Context) -> Response:
         lambda _: Need(Operation.READ, ResourceType.TOPIC, ctx.name),
         title=f"the producers of {ctx.name}",
     )
-    return ctx.render(
-        "transactions/producers.html",
-        producers_of(ctx.name, topic is not None and topic.internal, found, ctx.now_ms(), ctx.query()),
+    listed: Part[Listed] = Part()
+    if any(each.transaction_start_offset >= 0 for some in (found.value or {}).values() for each in some):
+        listed = await ctx.reader.read_each(
+            ctx.reader.admin.list_transactions(),
+            lambda broker: f"the transactions that broker {broker} coordinates",
+            title="the transactions",
+        )
+    view = producers_of(
+        ctx.name,
+        topic is not None and topic.internal,
+        found,
+        ctx.now_ms(),
+        ctx.query(),
+        ends=snapshot.end_offsets.value,
+        ids=ids_of(listed),
     )
+    return ctx.render("transactions/producers.html", view)
 
 
 PAGES = (
