@@ -154,8 +154,10 @@ class Console:
                 await expiring
             self.sessions.close_all()
             await self.accesses.close()
-            for each in (*self._resources.values(), *self._jobs.values()):
-                await each.close()
+            for resources in self._resources.values():
+                await resources.close()
+            for jobs in self._jobs.values():
+                await jobs.close()
 
     async def _expire(self) -> None:
         while True:
