@@ -83,6 +83,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m ottla_operator.resources.crds --check
+	$(BIN)/python -m charts.dashboards --check
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ottla.client.admin_types import LogDirDescription
-from ottla_console.cluster.resources import KubernetesError, State, state_of, time_ms
+from ottla_console.cluster.jobs import instant_ms
+from ottla_console.cluster.resources import KubernetesError, State, state_of
 from ottla_console.cluster.snapshot import Part
 from ottla_console.pages.brokers.list_view import list_of
 from ottla_console.pages.kubernetes.view import view_of
@@ -33,7 +34,7 @@ def state(**status: Any) -> State:
 
 def test_a_roll_shows_its_progress_and_which_broker_waits_for_what() -> None:
     roll, move = state().progress
-    assert (roll.done, roll.total, roll.since_ms) == (1, 3, time_ms(BEGAN))
+    assert (roll.done, roll.total, roll.since_ms) == (1, 3, instant_ms(BEGAN))
     assert roll.waits_for == "Broker 1 waits for broker 2, which is starting on revision abc"
     assert (move.title, move.done, move.total) == ("Reassignment (ScaleUp)", 6, 24)
 

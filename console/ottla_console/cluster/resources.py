@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
+from ottla_console.cluster.jobs import Job, TopicAudit, group_of, instant_ms, windows_of, with_batch
 from ottla_console.cluster.problems import Kind, Problem
 from ottla_console.cluster.snapshot import Part
 from ottla_console.settings import BrokerClusterName
@@ -142,6 +142,10 @@ class State:
     warnings: tuple[str, ...]
     outdated: bool
     """The operator has not seen the newest spec yet."""
+    jobs: tuple[Job, ...] = ()
+    """Of its Pipelines."""
+    audits: Mapping[str, TopicAudit] = field(default_factory=dict)
+    """By topic, of its Topics."""
 
     @property
     def ready(self) -> Condition | None:
@@ -192,7 +196,54 @@ def state_of(cluster: Object, events: Sequence[Object], others: Sequence[Object]
         resources,
         tuple(map(str, status.get("warnings") or ())),
         int(status.get("observedGeneration") or 0) < int(metadata.get("generation") or 0),
+        tuple(_job(each) for each in mine if each["kind"] == "Pipeline"),
+        {topic: audit for each in mine if each["kind"] == "Topic" for topic, audit in _audits(each)},
     )
+
+
+def _job(pipeline: Object) -> Job:
+    spec, status = pipeline["spec"], _status(pipeline)
+    name, kind = str(pipeline["metadata"]["name"]), str(spec.get("job", ""))
+    conditions = {each.type: each for each in _conditions(pipeline)}
+    failing, ready = conditions.get("Failing"), conditions.get("Ready")
+    state = ready.reason if ready is not None else "Starting"
+    if (running := conditions.get("Running")) is not None and running.status == "True":
+        state = "Running"
+    failed = failing is not None and failing.status == "True"
+    lag = status.get("lag")
+    job = Job(
+        name,
+        kind,
+        "Failing" if failed else state,
+        f"Pipeline {name}",
+        str((spec.get("config") or {}).get("group") or group_of(kind, name)),
+        lag if isinstance(lag, int) else None,
+        application=str(status.get("applicationId") or ""),
+        error=failing.message if failing is not None and failed else "",
+    )
+    return with_batch(job, status.get("lastBatch"))
+
+
+def _audits(topic: Object) -> list[tuple[str, TopicAudit]]:
+    """The result of an audit of a Topic, with the topic's name in Kafka; none without an audit."""
+    status = _status(topic)
+    audit = status.get("audit")
+    if not isinstance(audit, dict):
+        return []
+    complete = next((each for each in _conditions(topic) if each.type == "Complete"), None)
+    unknown = complete is not None and complete.status == "Unknown" and complete.reason != "Pending"
+    name = str(status.get("topicName") or topic["spec"].get("topicName") or topic["metadata"]["name"])
+    found = TopicAudit(
+        str(audit.get("pipeline", "")),
+        instant_ms(audit.get("completeUntil")),
+        complete is not None and complete.reason == "Pending",
+        int(audit.get("differingWindows") or 0),
+        int(audit.get("missing") or 0),
+        int(audit.get("duplicated") or 0),
+        windows_of(audit.get("windows")),
+        (complete.message,) if complete is not None and unknown else (),
+    )
+    return [(name, found)]
 
 
 def _status(item: Object) -> Object:
@@ -207,7 +258,7 @@ def _conditions(item: Object) -> tuple[Condition, ...]:
             str(each.get("status", "Unknown")),
             str(each.get("reason", "")),
             str(each.get("message", "")),
-            time_ms(each.get("lastTransitionTime")),
+            instant_ms(each.get("lastTransitionTime")),
         )
         for each in _status(item).get("conditions") or ()
     )
@@ -235,7 +286,7 @@ def _progress(status: Object) -> list[Progress]:
         if upgrade:
             title = f"Upgrade from {upgrade['fromVersion']} to {upgrade['toVersion']}"
         found.append(
-            Progress(title, int(roll["updated"]), int(roll["total"]), time_ms(roll.get("startedAt")),
+            Progress(title, int(roll["updated"]), int(roll["total"]), instant_ms(roll.get("startedAt")),
                      _first_wait("Broker", status.get("brokers") or ()))
         )  # fmt: skip
     if servers and int(servers["updated"]) < int(servers["total"]):
@@ -244,7 +295,9 @@ def _progress(status: Object) -> list[Progress]:
         found.append(Progress(title, int(servers["updated"]), int(servers["total"]), -1, waits_for))
     if move:
         title = f"Reassignment ({move['reason']})"
-        found.append(Progress(title, int(move["moved"]), int(move["total"]), time_ms(move.get("startedAt"))))
+        found.append(
+            Progress(title, int(move["moved"]), int(move["total"]), instant_ms(move.get("startedAt")))
+        )
     asked = status.get("reassignRequest")
     if asked and asked.get("phase") in ("Waiting", "Refused"):
         message = str(asked.get("message", ""))
@@ -268,21 +321,13 @@ def _involved(event: Object) -> tuple[str, str]:
 def _event(event: Object) -> Event:
     at = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp")
     return Event(
-        time_ms(at),
+        instant_ms(at),
         event.get("type") == "Warning",
         str(event.get("reason", "")),
         str(event.get("message", "")),
         int(event.get("count") or 1),
         "/".join(_involved(event)),
     )
-
-
-def time_ms(text: object) -> int:
-    """Milliseconds since the epoch of a time of the API; -1 without one."""
-    try:
-        return int(datetime.fromisoformat(str(text)).timestamp() * 1000) if text else -1
-    except ValueError:
-        return -1
 
 
 class Resources:

@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from ottla.client.errors import ClientError
 from ottla_console.cluster.access import Access
 from ottla_console.cluster.collecting import Reader
+from ottla_console.cluster.jobs import Job, Jobs
 from ottla_console.cluster.resources import Resources, State
 from ottla_console.cluster.snapshot import Part, Snapshot
 from ottla_console.settings import Settings
@@ -55,6 +56,8 @@ class Tab:
     of: str
     label: str
     order: int
+    audits: bool = False
+    """Only for clusters whose audits can be known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class Context:
         render: Render,
         form: Mapping[str, str],
         resources: Resources | None = None,
+        jobs: Jobs | None = None,
     ) -> None:
         self.request = request
         self.page = page
@@ -101,6 +105,7 @@ class Context:
         self.form = form
         """The fields of a POST."""
         self._resources = resources
+        self._jobs = jobs
         self.audited = False
 
     # --- reading ---
@@ -130,6 +135,10 @@ class Context:
     async def snapshot(self, *parts: str) -> Snapshot:
         """The newest snapshot; waits a moment for parts that have never been collected."""
         return await self.access.collector.wait_for(parts, FIRST_WAIT_S)
+
+    async def jobs(self) -> Part[tuple[Job, ...]]:
+        """The jobs of the pipeline whose status ports are configured."""
+        return Part((), (), self.now_ms()) if self._jobs is None else await self._jobs.state(FIRST_WAIT_S)
 
     async def kubernetes(self) -> Part[State] | None:
         """The cluster's resources on Kubernetes, if it is configured to be there."""

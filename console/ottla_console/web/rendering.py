@@ -80,7 +80,11 @@ class Renderer:
                 principal=ctx.access.principal,
                 session=ctx.session,
                 url=ctx.url,
-                tabs=lambda of: [(page, self._tab_url(ctx, page)) for page in tabs(self._pages, of)],
+                tabs=lambda of: [
+                    (page, self._tab_url(ctx, page))
+                    for page in tabs(self._pages, of)
+                    if page.tab and (ctx.access.cluster.audited or not page.tab.audits)
+                ],
                 here=str(ctx.request.url.path)
                 + (f"?{ctx.request.url.query}" if ctx.request.url.query else ""),
                 live_s=LIVE_S if collector.snapshot.started else LIVE_SOON_S,
