@@ -335,9 +335,9 @@ def test_transactions_that_are_over_their_time_out_come_first() -> None:
 
 
 def test_a_transaction_without_a_start_is_not_open() -> None:
-    assert not transaction_of("t", Part(transaction("Empty", -1), (), 1), 99).late
+    assert not transaction_of("t", Part(transaction("Empty", -1), (), 1), 99, Part()).late
     missing = problem_of(errors.TransactionalIdNotFoundError(), "it")
-    assert transaction_of("t", Part(None, (missing,), 1), 99).missing
+    assert transaction_of("t", Part(None, (missing,), 1), 99, Part()).missing
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,19 @@ def test_a_cluster_without_an_authorizer_says_so_on_the_page_of_acls(visitor: Vi
     expect(page.locator("table")).to_have_count(0)
 
 
+def test_offsets_lead_to_the_records_at_them(visitor: Visitor) -> None:
+    page = visitor.visit("/c/it/group?id=billing")
+    page.get_by_role("link", name="2", exact=True).click()
+    expect(page.locator("h1")).to_have_text("Partition 0, offset 2")
+    expect(page.locator("main")).to_contain_text("record 2")
+    page = visitor.visit("/c/it/topics/orders")
+    page.get_by_role("link", name="10", exact=True).click()
+    expect(page.locator("h1")).to_have_text("Partition 0, offset 9")
+    page = visitor.visit("/c/it/transaction?id=payments-1")
+    page.get_by_role("link", name="0", exact=True).click()
+    expect(page.locator("main")).to_contain_text("not yet")
+
+
 def test_a_pipeline_is_listed_and_its_audit_leads_to_the_records_of_a_window(visitor: Visitor) -> None:
     page = visitor.visit("/c/it/pipelines")
     expect(page.locator("tbody tr")).to_contain_text("Running", timeout=20_000)

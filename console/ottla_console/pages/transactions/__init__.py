@@ -12,7 +12,9 @@ from ottla.security.acls import Operation, ResourceType
 from ottla_console.cluster.problems import Need
 from ottla_console.cluster.snapshot import Part
 from ottla_console.pages.transactions.view import (
+    PARTITIONS_MAX,
     Listed,
+    Producing,
     ids_of,
     ongoing,
     producers_of,
@@ -45,7 +47,16 @@ async def show(ctx: Context) -> Response:
     id_ = ctx.params.get("id", "")
     found = await _describe(ctx, [id_])
     described = (found.value or {}).get(id_)
-    view = transaction_of(id_, Part(described, found.problems, found.taken_ms), ctx.now_ms())
+    producers: Part[Producing] = Part()
+    if described is not None and described.partitions:
+        producers = await ctx.reader.read_each(
+            ctx.reader.admin.describe_producers(described.partitions[:PARTITIONS_MAX]),
+            lambda tp: f"the producers of {tp.topic}-{tp.partition}",
+            lambda tp: Need(Operation.READ, ResourceType.TOPIC, tp.topic),
+            title="where the transaction began in its partitions",
+        )
+    part = Part(described, found.problems, found.taken_ms)
+    view = transaction_of(id_, part, ctx.now_ms(), producers)
     return ctx.render("transactions/transaction.html", view, status=404 if view.missing else 200)
 
 

@@ -18,7 +18,12 @@ from ottla_console.views.tables import Column, Query, Table, table_of
 
 ONGOING: Final = "Ongoing"
 
+PARTITIONS_MAX: Final = 200
+"""Of a transaction, on its page."""
+
 Listed = Mapping[int, tuple[TransactionListing, ...]]
+Producing = dict[TopicPartition, tuple[ProducerState, ...]]
+"""The producers of partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,8 @@ class Transaction:
     """For how long its transaction has been open; None without one."""
     missing: bool
     problems: tuple[Problem, ...]
+    began: Mapping[TopicPartition, int]
+    """The offsets of its first records in its partitions, where they are known."""
 
     @property
     def late(self) -> bool:
@@ -124,10 +131,21 @@ class Transaction:
         )
 
 
-def transaction_of(id_: str, found: Part[TransactionDescription], now_ms: int) -> Transaction:
+def transaction_of(
+    id_: str, found: Part[TransactionDescription], now_ms: int, producers: Part[Producing]
+) -> Transaction:
+    """`producers`: of its partitions."""
     description = found.value
     missing = any(each.kind is Kind.MISSING for each in found.problems)
-    return Transaction(id_, description, _open_ms(description, now_ms), missing, found.problems)
+    began = {
+        tp: each.transaction_start_offset
+        for tp, some in (producers.value or {}).items()
+        for each in some
+        if description is not None and each.producer_id == description.producer_id
+        if each.transaction_start_offset >= 0
+    }
+    problems = (*found.problems, *producers.problems)
+    return Transaction(id_, description, _open_ms(description, now_ms), missing, problems, began)
 
 
 def ids_of(listed: Part[Listed]) -> dict[int, str]:
@@ -187,7 +205,7 @@ class Producers:
 def producers_of(
     name: str,
     internal: bool,
-    found: Part[dict[TopicPartition, tuple[ProducerState, ...]]],
+    found: Part[Producing],
     now_ms: int,
     query: Query,
     *,
