@@ -27,6 +27,7 @@ EVERY_PAGE = (
     "/c/test/topics/topic-00001/groups",
     "/c/test/topics/topic-00001/settings",
     "/c/test/topics/topic-00001/acls",
+    "/c/test/topics/topic-00001/completeness",
     "/c/test/new-topic",
     "/c/test/topics/topic-00001/manage?before:0=5",
     "/c/test/topics/topic-00001/setting?setting=retention.ms",
@@ -34,6 +35,7 @@ EVERY_PAGE = (
     "/c/test/group?id=group-0001",
     "/c/test/group/reset?id=group-0001&to=earliest&topic=topic-00001",
     "/c/test/group/delete?id=group-0001",
+    "/c/test/pipelines",
     "/c/test/acls",
     "/c/test/acls/new?principal=User:anna&name=orders&operation=Read",
     "/c/test/users",
@@ -45,6 +47,8 @@ EVERY_PAGE = (
     "/c/test/transaction?id=payments-1",
     "/c/test/reassignments",
     "/c/test/brokers",
+    "/c/test/kubernetes",
+    "/c/test/partitions",
     "/c/test/brokers/0",
     "/c/test/brokers/0/settings",
 )
@@ -69,7 +73,7 @@ def secured() -> FakeCluster:
     return cluster
 
 
-@pytest.mark.budget(2)
+@pytest.mark.budget(6)
 def test_every_page_answers_with_a_strict_policy_and_without_inline_scripts_or_styles() -> None:
     with FakeCluster().console() as browser:
         for path in EVERY_PAGE:

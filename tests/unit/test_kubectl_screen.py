@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from ottla_operator.conditions import parse_iso_time
 from ottla_operator.kubectl.screen import overview, screen
 
@@ -229,3 +231,17 @@ def test_pools_are_listed_and_their_brokers_named() -> None:
     assert ["fast", "1/2", "east", "1000,1002", "1001"] in lines
     assert lines[1][:3] == ["3", "of", "5"]
     assert "3/5" in overview([cluster])
+
+
+@pytest.mark.parametrize(("protocol", "scheme"), [({}, "http"), ({"appProtocol": "https"}, "https")])
+def test_the_address_of_the_console_is_shown_with_the_way_there(
+    protocol: dict[str, str], scheme: str
+) -> None:
+    service = {
+        "metadata": {"name": "demo-console", "namespace": "kafka"},
+        "spec": {"ports": [{"port": 8080, **protocol}]},
+    }
+    line = f"console: {scheme}://demo-console.kafka.svc:8080/"
+    forward = "(kubectl port-forward -n kafka service/demo-console 8080)"
+    assert f"{line} {forward}" in screen(_cluster(conditions=[_READY]), [], _NOW_MS, service)
+    assert "console" not in screen(_cluster(conditions=[_READY]), [], _NOW_MS)
