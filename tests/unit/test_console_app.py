@@ -76,7 +76,7 @@ def secured() -> FakeCluster:
     return cluster
 
 
-@pytest.mark.budget(2)
+@pytest.mark.budget(6)
 def test_every_page_answers_with_a_strict_policy_and_without_inline_scripts_or_styles() -> None:
     with FakeCluster().console() as browser:
         for path in EVERY_PAGE:

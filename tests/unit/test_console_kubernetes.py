@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ottla.client.admin_types import LogDirDescription
 from ottla_console.cluster.jobs import instant_ms
 from ottla_console.cluster.resources import KubernetesError, State, state_of
 from ottla_console.cluster.snapshot import Part
@@ -34,7 +35,7 @@ def state(**status: Any) -> State:
 def test_a_roll_shows_its_progress_and_which_broker_waits_for_what() -> None:
     roll, move = state().progress
     assert (roll.done, roll.total, roll.since_ms) == (1, 3, instant_ms(BEGAN))
-    assert roll.waits_for == "broker 1 waits for broker 2, which is starting on revision abc"
+    assert roll.waits_for == "Broker 1 waits for broker 2, which is starting on revision abc"
     assert (move.title, move.done, move.total) == ("Reassignment (ScaleUp)", 6, 24)
 
 
@@ -44,7 +45,7 @@ def test_a_roll_shows_its_progress_and_which_broker_waits_for_what() -> None:
         (
             {"upgrade": {"fromVersion": "3.8", "toVersion": "3.9", "phase": "Binaries"}},
             "Upgrade from 3.8 to 3.9",
-            "broker 1 waits for broker 2, which is starting on revision abc",
+            "Broker 1 waits for broker 2, which is starting on revision abc",
         ),
         (
             {
@@ -56,7 +57,7 @@ def test_a_roll_shows_its_progress_and_which_broker_waits_for_what() -> None:
                 },
             },
             "Rolling restart of ZooKeeper",
-            "server 0 waits for a maintenance window",
+            "Server 0 waits for a maintenance window",
         ),
         (
             {
@@ -101,6 +102,8 @@ def test_the_overview_says_why_the_cluster_is_not_ready_if_the_brokers_find_noth
     assert overview_of(snapshot(), Part(state(), (), 1)).state.title == "Not ready: Rolling"
     ready = state(conditions=[condition("Ready", "True", "AllBrokersReady")])
     assert overview_of(snapshot(), Part(ready, (), 1)).state.level == "ok"
+    full = snapshot(log_dirs={0: (LogDirDescription("/data", None, 100, 5, {}),)})
+    assert overview_of(full, Part(state(), (), 1)).state.title == "Not ready: Rolling"
     behind = snapshot(topics={"b": TOPIC("b", isr=(0, 1))})
     assert overview_of(behind, Part(state(), (), 1)).state.title == "3 partitions not in sync"
 
@@ -125,12 +128,13 @@ def test_pages_show_what_the_operator_says() -> None:
     with cluster.console() as browser:
         overview = browser.get("/c/test/").text
         assert "Not ready: Rolling" in overview
-        assert "broker 1 waits for broker 2, which is starting on revision abc" in overview
+        assert "Broker 1 waits for broker 2, which is starting on revision abc" in overview
         assert "partitions cannot shrink" in overview
         page = browser.get("/c/test/kubernetes").text
         assert "demo-brokers-1" in page
         assert "(3 times)" in page
         assert "waits for broker 2" in browser.get("/c/test/brokers").text
+        assert "1 of 3" in browser.get("/c/test/reassignments").text
     assert kubernetes.requests.count(EVENTS) == 1, "a state that is fresh is not read again"
     assert kubernetes.closed
 
@@ -166,10 +170,19 @@ def test_what_was_known_stays_when_the_api_server_is_gone() -> None:
         browser.get("/c/test/kubernetes")
         cluster.kubernetes.fail = KubernetesError(0, "gone")
         clock[0] += 10
-        browser.get("/c/test/kubernetes")  # shows what is known, and asks
         page = browser.get("/c/test/kubernetes").text
         assert "gone" in page
         assert "demo-brokers-1" in page
+
+
+def test_objects_of_an_unknown_form_are_a_problem_and_no_failure() -> None:
+    cluster = FakeCluster()
+    cluster.kubernetes = FakeKubernetes()
+    cluster.kubernetes.objects[ROOT + "brokerclusters"][0]["status"] = {"rollout": {"id": "r"}}
+    with cluster.console() as browser:
+        page = browser.get("/c/test/kubernetes")
+    assert page.status_code == 200
+    assert "it has not the form that this console knows" in page.text
 
 
 def test_a_cluster_elsewhere_has_no_page_in_the_navigation() -> None:

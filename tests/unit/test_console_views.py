@@ -26,7 +26,14 @@ from ottla.client.admin_types import (
     TransactionListing,
 )
 from ottla.security import jaas
-from ottla.security.acls import Operation, ResourceType
+from ottla.security.acls import (
+    AclBinding,
+    Entry,
+    Operation,
+    Permission,
+    ResourcePattern,
+    ResourceType,
+)
 from ottla_console.cluster.collector import pause_s
 from ottla_console.cluster.credentials import Password
 from ottla_console.cluster.problems import Kind, Need, problem_of
@@ -38,6 +45,7 @@ from ottla_console.pages.overview.view import overview_of
 from ottla_console.pages.partitions.view import partitions_of
 from ottla_console.pages.reassignments.view import reassignments_of
 from ottla_console.pages.topics import favourites
+from ottla_console.pages.topics.topic_view import permitted
 from ottla_console.pages.topics.view import topics_of
 from ottla_console.pages.transactions.view import (
     ids_of,
@@ -47,7 +55,7 @@ from ottla_console.pages.transactions.view import (
     transactions_of,
 )
 from ottla_console.views import charts, formats
-from ottla_console.views.configs import settings_table
+from ottla_console.views.configs import readable, settings_table
 from ottla_console.views.tables import Column, Query, table_of
 from tests.worlds.console_cluster import NODES, FakeCluster
 
@@ -151,6 +159,51 @@ def test_records_count_for_the_leader_of_their_partition() -> None:
     after = Counts(2.0, {tp("a"): 9, tp("b"): 5}, committed={("g", tp("a")): 5}, leaders=leaders)
     point = point_between(before, after)
     assert (point.broker_records_in, point.broker_records_out) == ({2: 4.0}, {2: 2.0})
+
+
+def _acl(principal: str, operation: Operation, permission: Permission, host: str = "*") -> AclBinding:
+    return AclBinding(ResourcePattern(ResourceType.TOPIC, "a"), Entry(principal, host, operation, permission))
+
+
+ALLOW, DENY = Permission.ALLOW, Permission.DENY
+
+
+@pytest.mark.parametrize(
+    ("acls", "writers"),
+    [
+        ([], ()),
+        (
+            [_acl("User:b", Operation.WRITE, ALLOW), _acl("User:a", Operation.ALL, ALLOW)],
+            ("User:a", "User:b"),
+        ),
+        ([_acl("User:a", Operation.READ, ALLOW)], ()),
+        ([_acl("User:a", Operation.WRITE, ALLOW), _acl("User:a", Operation.ALL, DENY)], ()),
+        (
+            [_acl("User:a", Operation.WRITE, ALLOW), _acl("User:a", Operation.WRITE, DENY, "10.0.0.1")],
+            ("User:a",),
+        ),
+        ([_acl("User:*", Operation.WRITE, ALLOW), _acl("User:*", Operation.WRITE, DENY)], ()),
+        ([_acl("User:a", Operation.WRITE, ALLOW, "10.0.0.1")], ("User:a from 10.0.0.1",)),
+    ],
+)
+def test_who_may_write_follows_the_acls(acls: list[AclBinding], writers: tuple[str, ...]) -> None:
+    assert permitted(acls, Operation.WRITE) == writers
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("retention.ms", "604800000", "7 d"),
+        ("retention.ms", "-1", ""),
+        ("segment.ms", str(2**63 - 1), ""),
+        ("segment.bytes", "1073741824", "1.0 GiB"),
+        ("cleanup.policy", "delete", ""),
+        ("min.insync.replicas", "2000", ""),
+        ("retention.ms", None, ""),
+    ],
+)
+def test_settings_in_milliseconds_and_bytes_are_readable(name: str, value: str | None, text: str) -> None:
+    assert readable(name, value) == text
 
 
 def test_the_producer_whose_transaction_began_first_holds_the_last_stable_offset_back() -> None:

@@ -62,6 +62,13 @@ def test_the_status_of_a_healthy_cluster_is_short() -> None:
     assert "Rolling" not in "".join(lines)
 
 
+def test_the_status_of_a_cluster_that_hibernates_says_nothing_of_partitions() -> None:
+    hibernates = _condition("Ready", "False", "Hibernated", "all brokers are stopped")
+    cluster = _cluster(conditions=[hibernates], readyReplicas=0, controllerId=-1)
+    lines = [line.strip() for line in screen(cluster, [], _NOW_MS).splitlines()]
+    assert lines[:2] == ["shop/demo: not Ready (all brokers are stopped)", "0 of 3 brokers are ready"]
+
+
 def test_further_listeners_are_shown_with_their_bootstrap_servers() -> None:
     servers = {"plain": "demo-bootstrap.shop.svc:9092", "web": "kafka.example.org:443", "lb": ""}
     cluster = _cluster(

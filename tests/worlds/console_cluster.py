@@ -135,6 +135,29 @@ class FakeCluster:
         partitions = tuple(PartitionDescription(p, leader, 1, (0, 1, 2), isr) for p in range(3))
         return TopicDescription(name, UUID(int=1), name.startswith("__"), partitions)
 
+    def application(
+        self,
+        pages: tuple[Page, ...] = PAGES,
+        *,
+        clock: list[float] | None = None,
+        fetch: Fetch = https.request,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        **settings: Any,
+    ) -> Console:
+        """The application over this cluster, named `test`. `clock`: its first element is the monotonic time,
+        if given. `fetch`: HTTP to an OpenID provider."""
+        times: dict[str, Any] = {} if clock is None else {"monotonic_s": lambda: clock[0]}
+        return Console(
+            Settings((self.settings(),), **settings),
+            pages,
+            connect=lambda properties: self.client(properties),
+            open_logs=lambda properties: self.logs,
+            fetch=fetch,
+            now_ms=now_ms,
+            open_kubernetes=self._open_kubernetes,
+            **times,
+        )
+
     @contextmanager
     def console(
         self,
@@ -146,22 +169,9 @@ class FakeCluster:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         **settings: Any,
     ) -> Iterator[TestClient]:
-        """The application over this cluster, named `test`. `clock`: its first element is the monotonic time,
-        if given. `around`: middleware. `fetch`: HTTP to an OpenID provider."""
-        cluster = self.settings()
-        given = Settings((cluster,), **settings)
-        times: dict[str, Any] = {} if clock is None else {"monotonic_s": lambda: clock[0]}
-        console = Console(
-            given,
-            pages,
-            connect=lambda properties: self.client(properties),
-            open_logs=lambda properties: self.logs,
-            fetch=fetch,
-            now_ms=now_ms,
-            open_kubernetes=self._open_kubernetes,
-            **times,
-        )
-        scheme = "https" if given.tls else "http"
+        """A client of the application in memory. `around`: middleware."""
+        console = self.application(pages, clock=clock, fetch=fetch, now_ms=now_ms, **settings)
+        scheme = "https" if console.settings.tls else "http"
         app = around(console.app)
         with TestClient(app, base_url=f"{scheme}://127.0.0.1", follow_redirects=False) as browser:
             browser.console = console  # type: ignore[attr-defined]

@@ -58,6 +58,7 @@ def _chart(
         f"{label}: now {text(newest)}, at most {text(max(known))}" if known else f"{label}: not known yet"
     )
     parts = [Markup("<title>{}</title>").format(description)]
+    labels = []  # above the line
     if scale and not known:
         parts.append(Markup('<text class="scale" x="0" y="13">known after two readings</text>'))
     elif scale:
@@ -67,7 +68,7 @@ def _chart(
                 Markup('<line class="grid" x1="0" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(width, y, y)
             )
             if share:
-                parts.append(
+                labels.append(
                     Markup('<text class="scale" x="0" y="{:.1f}">{}</text>').format(y + 12, text(top * share))
                 )
     for run in _runs(values, width, height, top):
@@ -79,7 +80,7 @@ def _chart(
                 area, points
             )
         )
-    return _svg(f"chart {kind}", width, height, description, Markup("").join(parts))
+    return _svg(f"chart {kind}", width, height, description, Markup("").join(parts + labels))
 
 
 def _svg(kind: str, width: int, height: int, description: str, content: Markup) -> Markup:

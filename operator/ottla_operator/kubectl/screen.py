@@ -91,6 +91,8 @@ def _console(service: Object) -> str:
 
 def _counts(cluster: Object, status: Object) -> Iterator[str]:
     yield f"{status.get('readyReplicas', 0)} of {_desired(cluster)} brokers are ready"
+    if _condition(cluster, "Ready").get("reason") in ("Hibernating", "Hibernated"):
+        return
     controller = status.get("controllerId", -1)
     yield (
         f"broker {controller} is the controller"

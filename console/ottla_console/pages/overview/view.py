@@ -71,7 +71,7 @@ def overview_of(snapshot: Snapshot, kubernetes: Part[State] | None = None, now_m
     used = [each.used_bytes for each in brokers if each.used_bytes is not None]
     return Overview(
         (snapshot.cluster.value.cluster_id or "") if snapshot.cluster.value else "",
-        _worse(state_of(snapshot, brokers), kubernetes.value if kubernetes else None),
+        state_of(snapshot, brokers, kubernetes.value if kubernetes else None),
         brokers,
         len(snapshot.known_topics) if snapshot.topics.value is not None else None,
         snapshot.partition_count,
@@ -90,8 +90,8 @@ def overview_of(snapshot: Snapshot, kubernetes: Part[State] | None = None, now_m
     )
 
 
-def state_of(snapshot: Snapshot, brokers: tuple[Broker, ...]) -> Health:
-    """What is wrong, the worst first."""
+def state_of(snapshot: Snapshot, brokers: tuple[Broker, ...], resources: State | None = None) -> Health:
+    """What is wrong, the worst first; what the operator says, if the brokers find nothing wrong."""
     if snapshot.cluster.value is None:
         if snapshot.cluster.problems:
             return Health("alarm", "No broker responds", snapshot.cluster.problems[0].reason)
@@ -111,6 +111,9 @@ def state_of(snapshot: Snapshot, brokers: tuple[Broker, ...]) -> Health:
         return Health("warn", f"{formats.count(len(gone), 'broker')} away: {which}", _behind(snapshot))
     if snapshot.not_in_sync:
         return Health("warn", _behind(snapshot), "Some replicas are behind their leaders.")
+    ready = resources.ready if resources else None
+    if ready is not None and ready.status != "True":
+        return Health("warn", f"Not ready: {ready.reason}", ready.message)
     full = [row.id for row in brokers if row.disk_share is not None and row.disk_share >= 0.9]
     if full:
         which = f"disk of broker {full[0]} is"
@@ -120,14 +123,6 @@ def state_of(snapshot: Snapshot, brokers: tuple[Broker, ...]) -> Health:
     if snapshot.topics.value is None:
         return Health("unknown", "The topics are not known", "")
     return Health("ok", "All partitions are in sync", "")
-
-
-def _worse(state: Health, resources: State | None) -> Health:
-    """What the operator says, if the brokers find nothing wrong."""
-    ready = resources.ready if resources else None
-    if state.level != "ok" or ready is None or ready.status == "True":
-        return state
-    return Health("warn", f"Not ready: {ready.reason}", ready.message)
 
 
 def _behind(snapshot: Snapshot) -> str:
