@@ -170,10 +170,19 @@ def test_what_was_known_stays_when_the_api_server_is_gone() -> None:
         browser.get("/c/test/kubernetes")
         cluster.kubernetes.fail = KubernetesError(0, "gone")
         clock[0] += 10
-        browser.get("/c/test/kubernetes")  # shows what is known, and asks
         page = browser.get("/c/test/kubernetes").text
         assert "gone" in page
         assert "demo-brokers-1" in page
+
+
+def test_objects_of_an_unknown_form_are_a_problem_and_no_failure() -> None:
+    cluster = FakeCluster()
+    cluster.kubernetes = FakeKubernetes()
+    cluster.kubernetes.objects[ROOT + "brokerclusters"][0]["status"] = {"rollout": {"id": "r"}}
+    with cluster.console() as browser:
+        page = browser.get("/c/test/kubernetes")
+    assert page.status_code == 200
+    assert "it has not the form that this console knows" in page.text
 
 
 def test_a_cluster_elsewhere_has_no_page_in_the_navigation() -> None:

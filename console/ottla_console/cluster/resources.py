@@ -8,6 +8,7 @@ the API's form; `state_of` is pure, and accepts a missing status.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from ottla_console.cluster.jobs import Job, TopicAudit, group_of, instant_ms, wi
 from ottla_console.cluster.problems import Kind, Problem
 from ottla_console.cluster.snapshot import Part
 from ottla_console.settings import BrokerClusterName
+
+log = logging.getLogger(__name__)
 
 Object: TypeAlias = Mapping[str, Any]
 
@@ -342,6 +345,7 @@ class Resources:
     ) -> None:
         self._api = api
         self._of = of
+        self._what = f"BrokerCluster {of.name} on Kubernetes"
         self._now_ms = now_ms
         self._monotonic_s = monotonic_s
         self._read_s = float("-inf")
@@ -349,11 +353,11 @@ class Resources:
         self._task: asyncio.Task[None] | None = None
 
     async def state(self, wait_s: float) -> Part[State]:
-        """The newest state; waits a moment if there is none yet. The state before, with a problem, if the API
-        server does not respond any more."""
+        """The newest state; waits a moment for it, unless the last reading failed. The state before, with a
+        problem, if the API server does not respond any more."""
         if self._task is None and self._monotonic_s() - self._read_s >= FRESH_S:
             self._task = asyncio.get_running_loop().create_task(self._read())
-        if self._task is not None and not self._part.collected:
+        if self._task is not None and not self._part.problems:
             await asyncio.wait([self._task], timeout=wait_s)
         return self._part
 
@@ -370,6 +374,10 @@ class Resources:
                 self._part = Part(await self._state(), (), self._now_ms())
         except (KubernetesError, TimeoutError) as error:
             self._part = Part(self._part.value, (self._problem(error),), self._now_ms())
+        except Exception:
+            log.exception("reading %s failed", self._of)
+            problem = Problem(Kind.FAILED, self._what, "it has not the form that this console knows")
+            self._part = Part(self._part.value, (problem,), self._now_ms())
         finally:
             self._read_s = self._monotonic_s()
             self._task = None
@@ -394,7 +402,7 @@ class Resources:
             raise
 
     def _problem(self, error: Exception) -> Problem:
-        what = f"BrokerCluster {self._of.name} on Kubernetes"
+        what = self._what
         if not isinstance(error, KubernetesError):
             return Problem(Kind.UNREACHABLE, what, f"the API server has not responded within {READ_S:g} s")
         if error.status == 404:
