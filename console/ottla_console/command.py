@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import ssl
 import sys
@@ -44,6 +45,10 @@ from ottla_console.web.client_certificates import CertifyingProtocol
 log = logging.getLogger(__name__)
 
 GRACE_S: Final = 3
+GC_THRESHOLDS: Final = (50_000, 20, 100)
+"""A snapshot of a large cluster has hundreds of thousands of objects and no cycles. With Python's default,
+the garbage collector goes through all of them several times in each collection, and pages wait for it: with
+10,000 topics the loop is held for up to 0.33 s of CPU time, and for 0.12 s with these."""
 DEFAULT_NAME: Final = "kafka"
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 
@@ -216,6 +221,9 @@ def console(
         timeout_graceful_shutdown=GRACE_S,
     )
     server = _Server(config, "https" if tls else "http")
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     server.run()
     if not server.started:
         sys.exit(1)

@@ -576,3 +576,27 @@ def test_sizes_and_leaders_are_sums_over_what_responded() -> None:
     assert known.leaders == {0: 9}
     row = next(row for row in overview_of(known).brokers if row.id == 0)
     assert (row.used_bytes, row.disk_share) == (15, None)
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (
+            "b:9092 serves IncrementalAlterConfigsRequest in versions None, this client 0 to 1",
+            "the brokers are older than Apache Kafka 2.3, which has introduced it",
+        ),
+        (
+            "b:9092 serves SomethingNewRequest in versions None, this client 0 to 1",
+            "this version of the brokers does not support it (UNSUPPORTED_VERSION: b:9092 serves "
+            "SomethingNewRequest in versions None, this client 0 to 1)",
+        ),
+        (
+            "b:9092 serves DescribeProducersRequest in versions 0 to 3, this client 5 to 6",
+            "this version of the brokers does not support it (UNSUPPORTED_VERSION: b:9092 serves "
+            "DescribeProducersRequest in versions 0 to 3, this client 5 to 6)",
+        ),
+    ],
+)
+def test_an_api_that_brokers_lack_is_named_by_the_version_that_has_it(message: str, says: str) -> None:
+    problem = problem_of(errors.UnsupportedVersionError(message), "the settings")
+    assert (problem.kind, problem.reason) == (Kind.UNSUPPORTED, says)
