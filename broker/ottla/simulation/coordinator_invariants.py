@@ -143,7 +143,8 @@ class CoordinatorInvariants:
                     where = f"{topic}-{number} on broker {machine.id}"
                     led = self._read(machine, key, partition, ownership)
                     if topic == OFFSETS_TOPIC:
-                        self._check_groups(where, led, groups._manager._of_partition.get(number, {}))
+                        loaded = groups._manager._of_partition.get(number, {})
+                        self._check_groups(where, led, loaded, partition.high_watermark)
                     elif number in transactions._owned:
                         self._check_transactions(where, led, transactions._owned[number].transactions)
                 self._ends[key] = partition.log.log_end_offset
@@ -204,14 +205,16 @@ class CoordinatorInvariants:
 
     # --- groups ---
 
-    def _check_groups(self, where: str, led: _Led, groups: Mapping[str, Group]) -> None:
+    def _check_groups(
+        self, where: str, led: _Led, groups: Mapping[str, Group], high_watermark: int
+    ) -> None:
         for key in list(led.history):
             if isinstance(key, OffsetRecordKey):
                 group = groups.get(key.group_id)
                 known = None if group is None else group.offsets.committed.get(key.partition)
                 self._compare(where, led, key, known, partial(eq, known))
             elif isinstance(key, _StaticMember):
-                self._check_static_member(where, led, key, groups.get(key.group_id))
+                self._check_static_member(where, led, key, groups.get(key.group_id), high_watermark)
             else:
                 group_id = key[0]  # type: ignore[index]
                 self._check_group(where, led, key, groups.get(group_id))
@@ -246,7 +249,9 @@ class CoordinatorInvariants:
 
         self._compare(where, led, key, found, is_same)
 
-    def _check_static_member(self, where: str, led: _Led, key: _StaticMember, group: Group | None) -> None:
+    def _check_static_member(
+        self, where: str, led: _Led, key: _StaticMember, group: Group | None, high_watermark: int
+    ) -> None:
         if (
             group is None
             or group.state is not GroupState.STABLE
@@ -255,9 +260,11 @@ class CoordinatorInvariants:
             return
         generation, _ = led.history[key][-1][1]
         member_id = group.static_members[key.instance_id]
-        # In a Stable group only a member whose new id is being written waits to join.
-        if generation == group.generation and member_id not in group.awaiting_join:
-            known = (generation, member_id)
+        known = (generation, member_id)
+        # In a Stable group only a member whose new id is being written waits to join. It waits no longer when
+        # it restarts once more, and gets this id back if the write of the next one fails first.
+        is_written = all(at < high_watermark for at, value in led.history[key] if value == known)
+        if generation == group.generation and member_id not in group.awaiting_join and is_written:
             self._compare(where, led, key, known, partial(eq, known))
 
     # --- transactions ---
