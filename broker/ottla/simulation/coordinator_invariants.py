@@ -5,8 +5,9 @@ Called by `invariants.Monitor`. The records of a partition of `__consumer_offset
 are read from the simulated disk, each once, from the log's start after its leader has loaded it. Checked:
 
 - *coordinator state*: after it has loaded, a coordinator knows the last committed offsets, the last
-  generation with its assignment, the open transactional commits and the last state of each transactional id,
-  as they were in the log then; later it knows these or what was written since, and never goes back;
+  generation with its assignment, the open transactional commits (and no others) and the last state of each
+  transactional id, as they were in the log then; later it knows these or what was written since, and never
+  goes back;
 - *unique producer ids*: the blocks of producer ids of two brokers, and of two starts of one, are disjoint.
 
 As in Kafka, memory and log differ after a write that has failed:
@@ -84,6 +85,8 @@ class _Led:
     """By key, the offset of the record of the last version."""
     pending: defaultdict[int, dict[Hashable, _Version]] = field(default_factory=lambda: defaultdict(dict))
     """By producer: commits of open transactions."""
+    markers: dict[int, int] = field(default_factory=dict)
+    """By producer: the offset of its last marker."""
     floors: dict[Hashable, int] = field(default_factory=dict)
     """By key, the index of the version that the coordinator has known."""
     contradictions: dict[Hashable, int] = field(default_factory=dict)
@@ -180,6 +183,7 @@ class CoordinatorInvariants:
     def _apply(led: _Led, topic: str, header: Any, records: Any) -> None:
         if header.is_control:
             pending = led.pending.pop(header.producer_id, {})
+            led.markers[header.producer_id] = header.base_offset
             if any(parse_control_record(record).type == ControlType.COMMIT for record in records):
                 for committed, (own_offset, offset) in pending.items():
                     led.add(committed, own_offset, header.base_offset, offset)
@@ -205,9 +209,7 @@ class CoordinatorInvariants:
 
     # --- groups ---
 
-    def _check_groups(
-        self, where: str, led: _Led, groups: Mapping[str, Group], high_watermark: int
-    ) -> None:
+    def _check_groups(self, where: str, led: _Led, groups: Mapping[str, Group], high_watermark: int) -> None:
         for key in list(led.history):
             if isinstance(key, OffsetRecordKey):
                 group = groups.get(key.group_id)
@@ -236,6 +238,20 @@ class CoordinatorInvariants:
                     self._count(where, led, (producer_id, key), text)
                 else:
                     led.contradictions.pop((producer_id, key), None)
+        self._check_ended(where, led, groups, high_watermark)
+
+    def _check_ended(self, where: str, led: _Led, groups: Mapping[str, Group], high_watermark: int) -> None:
+        """No commit is pending in a transaction whose marker is replicated."""
+        for group_id, group in groups.items():
+            for producer_id in group.offsets.pending_transactional:
+                marker = led.markers.get(producer_id, high_watermark)
+                if producer_id in led.pending or marker >= high_watermark:
+                    led.contradictions.pop((group_id, producer_id), None)
+                else:
+                    text = (
+                        f"holds offsets of {group_id} for producer {producer_id}, with its marker at {marker}"
+                    )
+                    self._count(where, led, (group_id, producer_id), text)
 
     def _check_group(self, where: str, led: _Led, key: Hashable, found: Group | None) -> None:
         written = {
