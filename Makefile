@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Tests start hundreds of processes from this tree: without bytecode files each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run tools oracles check test test-changed interop cluster coverage e2e test-all lint format simulate soak bench \
+.PHONY: setup run tools oracles check test test-changed interop cluster coverage e2e test-all lint format simulate soak screenshots bench \
   bench-kubernetes lock clean
 
 setup: $(READY)
@@ -83,6 +83,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m ottla_operator.resources.crds --check
+	$(BIN)/python -m charts.dashboards --check
 
 format: setup
 	$(BIN)/ruff check --fix .
@@ -95,6 +96,10 @@ simulate: setup
 soak: setup
 	mkdir -p build
 	$(BIN)/python -m ottla.simulation soak $(or $(FIRST),1) $(or $(SEEDS),1000) --results $(or $(RESULTS),build/soak.jsonl) $(ARGS)
+
+# The pictures of the console in README and docs/console.md; look at each of them.
+screenshots: setup
+	$(BIN)/python -m tests.screenshots
 
 bench: setup
 	$(BIN)/python -m bench

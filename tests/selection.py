@@ -62,6 +62,7 @@ CORE = (
     "tests/interop/clients/test_dev_broker.py",
     "tests/interop/own/test_pytest_plugin.py",
     "tests/interop/clients/test_metrics.py",
+    "tests/interop/prometheus/test_dashboards.py",
     "tests/interop/own/test_fuzzed_requests.py",
     # Whole simulated clusters
     "tests/unit/test_simulation_seeds.py",
@@ -99,7 +100,7 @@ AREAS: Mapping[str, tuple[str, ...]] = {
     ),
     "broker/ottla/server/handlers/transactions": ("transactions",),
     "broker/ottla/server/handlers/groups": ("group",),
-    "broker/ottla/server/metrics": ("metrics",),
+    "broker/ottla/server/metrics": ("metrics", "dashboards"),
     "broker/ottla/server/logs": ("compaction", "page_cache_reader", "disks", "bombs"),
     "client/ottla/wire": ("secur", "clients", "controller", "oauth"),
     "broker/ottla/storage": (
@@ -114,6 +115,8 @@ AREAS: Mapping[str, tuple[str, ...]] = {
     "broker/ottla/testing": ("dev_broker", "pytest_plugin"),
     "operator/ottla_operator": ("up_", "backup", "crds", "operator_connect"),
     "console/ottla_console": ("console",),
+    "operator/ottla_operator/kubernetes/metrics": ("dashboards",),
+    "charts": ("dashboards", "alerts"),
     "client/ottla/extras": ("base_install",),
     "pipeline/ottla_pipeline/command": ("pipeline_command",),
     "pipeline/ottla_pipeline/auditing": ("audit",),

@@ -26,14 +26,19 @@ from starlette.types import ASGIApp
 from ottla.client.admin import AdminClient
 from ottla.client.errors import ClientError
 from ottla.protocol.errors import KafkaError
+from ottla.security import https
 from ottla_console.cluster.access import Access, Accesses, OpenLogs
 from ottla_console.cluster.credentials import Connect
+from ottla_console.cluster.identity_provider import Fetch, IdentityProvider
+from ottla_console.cluster.jobs import Jobs
+from ottla_console.cluster.kubernetes_api import ApiServer
 from ottla_console.cluster.log_reader import LogReader
 from ottla_console.cluster.problems import problem_of
-from ottla_console.settings import Cluster, Settings
+from ottla_console.cluster.resources import KubernetesApi, Resources
+from ottla_console.settings import Cluster, Login, Settings
 from ottla_console.web.client_certificates import certificate_of
 from ottla_console.web.guard import Guard, same_origin
-from ottla_console.web.login import LogIn, login_url
+from ottla_console.web.login import CALLBACK, LogIn, login_url
 from ottla_console.web.page import BODY_MAX, Context, Page
 from ottla_console.web.rendering import STATIC, Renderer
 from ottla_console.web.sessions import Session, Sessions
@@ -75,9 +80,21 @@ class Console:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         connect: Connect = AdminClient,
         open_logs: OpenLogs = LogReader,
+        fetch: Fetch = https.request,
+        open_kubernetes: Callable[[], KubernetesApi] = ApiServer,
     ) -> None:
         self.settings = settings
         self._now_ms = now_ms
+        self._resources = {
+            each.name: Resources(open_kubernetes(), each.kubernetes, now_ms, monotonic_s)
+            for each in settings.clusters
+            if each.kubernetes is not None
+        }
+        self._jobs = {
+            each.name: Jobs(each.pipelines, fetch, now_ms, monotonic_s)
+            for each in settings.clusters
+            if each.pipelines
+        }
         self.accesses = Accesses(now_ms, monotonic_s, connect, open_logs)
         self.sessions = Sessions(
             monotonic_s,
@@ -87,7 +104,19 @@ class Console:
             lifetime_s=settings.lifetime_s,
         )
         self._renderer = Renderer(settings, pages)
-        self._log_in = LogIn(self._renderer, self.sessions, self.accesses, settings, connect)
+        self._log_in = LogIn(
+            self._renderer,
+            self.sessions,
+            self.accesses,
+            settings,
+            connect,
+            {
+                each.name: IdentityProvider(each.oidc, monotonic_s, fetch)
+                for each in settings.clusters
+                if each.oidc is not None
+            },
+            now_ms,
+        )
         self.cookie = "__Host-ottla-console" if settings.tls else "ottla-console"
         app = Starlette(
             routes=[
@@ -96,6 +125,8 @@ class Console:
                 Route("/static/{name}", self._static),
                 Route("/c/{cluster}/login", self._login_form, methods=["GET"]),
                 Route("/c/{cluster}/login", self._login_submit, methods=["POST"]),
+                Route("/c/{cluster}/login/provider", self._login_at_provider, methods=["GET"]),
+                Route(CALLBACK, self._login_callback, methods=["GET"]),
                 Route("/c/{cluster}/logout", self._logout, methods=["POST"]),
                 *(
                     Route(f"/c/{{cluster}}/{page.path}", self._endpoint(page), methods=[page.method])
@@ -123,6 +154,10 @@ class Console:
                 await expiring
             self.sessions.close_all()
             await self.accesses.close()
+            for resources in self._resources.values():
+                await resources.close()
+            for jobs in self._jobs.values():
+                await jobs.close()
 
     async def _expire(self) -> None:
         while True:
@@ -198,7 +233,17 @@ class Console:
             access = await self._access(request, session, cluster)
             if access is None:
                 return self._with_cookie(_to_login(request, cluster), session)
-            ctx = Context(request, page, session, access, self.settings, self._renderer.page, form)
+            ctx = Context(
+                request,
+                page,
+                session,
+                access,
+                self.settings,
+                self._renderer.page,
+                form,
+                self._resources.get(cluster.name),
+                self._jobs.get(cluster.name),
+            )
             try:
                 response = await page.endpoint(ctx)
             finally:
@@ -219,9 +264,9 @@ class Console:
         cluster, session = self._cluster(request), self._session(request)
         if not cluster.login.personal:
             return RedirectResponse(f"/c/{cluster.name}/", 303)
-        return self._with_cookie(
-            self._log_in.form(request, session, cluster, request.query_params.get("next", "")), session
-        )
+        params = request.query_params
+        form = self._log_in.form(request, session, cluster, params.get("next", ""), left="left" in params)
+        return self._with_cookie(form, session)
 
     async def _login_submit(self, request: Request) -> Response:
         cluster, session = self._cluster(request), self._session(request)
@@ -229,6 +274,23 @@ class Console:
             raise Refused(404, "No log-in", "This cluster is used without a log-in.")
         form = await self._checked_form(request, session)
         return self._with_cookie(await self._log_in.submit(request, session, cluster, form), session)
+
+    async def _login_at_provider(self, request: Request) -> Response:
+        cluster, session = self._cluster(request), self._session(request)
+        if cluster.login is not Login.OIDC:
+            raise Refused(404, "No log-in", "Persons do not log in to this cluster at a provider.")
+        return self._with_cookie(await self._log_in.to_provider(request, session, cluster), session)
+
+    async def _login_callback(self, request: Request) -> Response:
+        session = self._session(request)
+        response = await self._log_in.from_provider(request, session)
+        if response is None:
+            raise Refused(
+                400,
+                "The log-in is too old",
+                "It has been used, it began more than ten minutes ago, or in another browser. Begin again.",
+            )
+        return self._with_cookie(response, session)
 
     async def _logout(self, request: Request) -> Response:
         cluster, session = self._cluster(request), self._session(request)

@@ -39,7 +39,14 @@ from ottla_operator.planning.steps import (
 )
 from ottla_operator.planning.users import jaas_config
 from ottla_operator.platform.interfaces import BrokerLaunch, Ensured, Environment, Recorder, StepFailed, Store
-from ottla_operator.resources import AnyResource, BrokerCluster, BrokerClusterStatus, Pipeline
+from ottla_operator.resources import (
+    AnyResource,
+    BrokerCluster,
+    BrokerClusterStatus,
+    ConsumerGroup,
+    ConsumerGroupStatus,
+    Pipeline,
+)
 from ottla_operator.resources.common import Status
 from ottla_operator.resources.loading import invalid_finding
 
@@ -66,6 +73,8 @@ class ReconcileResult:
     """The kinds of the resources that are not Ready, one entry for each resource."""
     failures: list[str] = field(default_factory=list)
     """The reasons of failed steps."""
+    group_lags: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    """By the id of each observed consumer group: its lag, and spec.maxLag."""
     converged: bool = True
     """All resources are Ready: nothing is expected to change without an event."""
     due_ms: int | None = None
@@ -176,6 +185,10 @@ class StepRunner:
                 # ZooKeeper servers may roll, and replicas move by load, while the cluster is Ready; their
                 # progress causes no event.
                 result.converged = False
+        within_limit = find(status.conditions, "LagWithinLimit")
+        is_observed = within_limit is not None and within_limit.status != "Unknown"
+        if isinstance(resource, ConsumerGroup) and isinstance(status, ConsumerGroupStatus) and is_observed:
+            result.group_lags[resource.group_id] = (status.total_lag, resource.spec.max_lag)
         if status != resource.status:
             await self._store.update_status(resource, status)
 

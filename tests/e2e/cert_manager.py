@@ -36,7 +36,7 @@ def cert_manager(kube: Kube, folder: Path) -> Iterator[None]:
             pytest.skip("needs cert-manager in the cluster, or OTTLA_E2E_CERT_MANAGER (cert_manager.py)")
         yield
         return
-    kube.kubectl("apply", "--server-side", "-f", str(Path(given, "crds")))
+    kube.kubectl("apply", "--server-side", "-f", str(Path(given, "crds").resolve()))
     access = folder / "kubeconfig"
     access.touch(mode=0o600)
     access.write_text(kube.kubectl("config", "view", "--raw", "--flatten"))

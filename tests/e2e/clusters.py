@@ -14,6 +14,7 @@ TAG = os.environ.get("OTTLA_E2E_TAG", "dev")
 """Of the images, where several trees share a cluster."""
 IMAGE = f"ottla:{TAG}"
 SPARK_IMAGE = f"ottla-spark:{TAG}"
+CONNECT_IMAGE = f"ottla-connect:{TAG}"
 SYSTEM = os.environ.get("OTTLA_E2E_SYSTEM", "ottla-system")
 """The namespace of the operator."""
 NAMESPACE = os.environ.get("OTTLA_E2E_NAMESPACE", "ottla-e2e")

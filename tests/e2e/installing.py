@@ -9,7 +9,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.e2e.clusters import IMAGE, NAMESPACE, SPARK_IMAGE, SYSTEM
+from tests.e2e.clusters import CONNECT_IMAGE, IMAGE, NAMESPACE, SPARK_IMAGE, SYSTEM
 from tests.e2e.kube import Kube
 
 ROOT = Path(__file__).parents[2]
@@ -35,10 +35,19 @@ def connect() -> Kube | None:
 
 def load_spark_image() -> None:
     """The image of pipelines' drivers and executors, for the tests that need it; it takes minutes."""
+    _load_image(SPARK_IMAGE, "spark")
+
+
+def load_connect_image() -> None:
+    """The image of Kafka Connect's workers, for the tests that need it; it takes minutes."""
+    _load_image(CONNECT_IMAGE, "connect")
+
+
+def _load_image(name: str, flavour: str) -> None:
     script = os.environ.get("OTTLA_KUBE")
     if script and os.environ.get("OTTLA_E2E_IMAGE") != "keep":
-        arguments = [f"BASE_IMAGE={_BASE}", "FLAVOUR=spark"]
-        subprocess.run([script, "load-image", str(ROOT), SPARK_IMAGE, *arguments], check=True, timeout=1500)
+        arguments = [f"BASE_IMAGE={_BASE}", f"FLAVOUR={flavour}"]
+        subprocess.run([script, "load-image", str(ROOT), name, *arguments], check=True, timeout=1500)
 
 
 def load_older_image(folder: Path) -> str:
@@ -77,7 +86,9 @@ def _only_these_namespaces(kube: Kube) -> list[str]:
         return []
     names = [
         NAMESPACE,
+        f"{NAMESPACE}-access",
         f"{NAMESPACE}-backup",
+        f"{NAMESPACE}-connect",
         f"{NAMESPACE}-gone",
         f"{NAMESPACE}-outside",
         f"{NAMESPACE}-secured",

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from ottla_pipeline.registry.command import main as ottla_registry
+from tests import monitoring
 from tests.e2e.clusters import NAMESPACE, SYSTEM, Cluster
 from tests.e2e.generate import MANIFEST, rendered
 from tests.e2e.installing import ROOT
@@ -34,6 +35,7 @@ def test_helm_finds_nothing_to_complain_of(kube: Kube, chart: str) -> None:
         {"uninstallHook": False},
         {"webhook": {"enabled": True}, "watchNamespaces": ["a"], "replicas": 2},
         {"crds": {"install": False}, "metrics": {"service": False}},
+        {"dashboards": {"enabled": True}},
         {"serviceAccount": {"create": False, "name": "mine"}, "podAnnotations": {"a": "b"}},
     ],
 )
@@ -290,8 +292,14 @@ def test_a_pod_monitor_finds_the_pods_and_their_port(
     release = "demo" if namespace == NAMESPACE else "ottla"
     options = ("--kube-version", KUBE_VERSION, "--set", f"{switch}=true", "-n", namespace)
     text = kube.helm("template", release, str(ROOT / chart), *options)
-    (monitor,) = (found for found in yaml.safe_load_all(text) if found and found["kind"] == "PodMonitor")
-    spec = monitor["spec"]
+    label, value = component.split("=")
+    (spec,) = (
+        found["spec"]
+        for found in yaml.safe_load_all(text)
+        if found
+        and found["kind"] == "PodMonitor"
+        and found["spec"]["selector"]["matchLabels"].get(label) == value
+    )
     selector = ",".join(f"{name}={value}" for name, value in spec["selector"]["matchLabels"].items())
     found = kube.list("pod", namespace, selector)
     names = {pod["metadata"]["name"] for pod in kube.list("pod", namespace, component)}
@@ -300,6 +308,22 @@ def test_a_pod_monitor_finds_the_pods_and_their_port(
     for pod in found:
         ports = {port.get("name") for port in pod["spec"]["containers"][0]["ports"]}
         assert {endpoint["port"] for endpoint in spec["podMetricsEndpoints"]} <= ports
+
+
+def test_dashboards_and_alerts_are_those_of_the_files(kube: Kube) -> None:
+    switches = "dashboards.enabled=true,alerts.enabled=true,alerts.runbooks=https://docs.example/monitoring"
+    options = ("--kube-version", KUBE_VERSION, "--set", switches)
+    found = [
+        each
+        for each in yaml.safe_load_all(kube.helm("template", "ottla", str(ROOT / "charts/ottla"), *options))
+        if each
+    ]
+    maps = [each for each in found if each["metadata"].get("labels", {}).get("grafana_dashboard") == "1"]
+    rendered = {name: json.loads(text) for each in maps for name, text in each["data"].items()}
+    assert rendered == {f"{name}.json": dashboard for name, dashboard in monitoring.dashboards().items()}
+    (rule,) = (each for each in found if each["kind"] == "PrometheusRule")
+    text = monitoring.ALERTS.read_text().replace("docs/monitoring.md#", "https://docs.example/monitoring#")
+    assert rule["spec"] == yaml.safe_load(text)
 
 
 def test_the_plain_manifest_is_what_the_chart_renders(kube: Kube) -> None:

@@ -109,7 +109,13 @@ _NOT_CONTENT = ("apiVersion", "kind", "metadata", "status")
 
 
 def _content(found: Object) -> Object:
-    return {part: value for part, value in found.items() if part not in _NOT_CONTENT}
+    """What the operator restores. The address of a Service is the API server's: a new one gets another."""
+    content = {part: value for part, value in found.items() if part not in _NOT_CONTENT}
+    spec = content.get("spec", {})
+    if spec.get("clusterIP", "None") != "None":
+        own = {field: value for field, value in spec.items() if field not in ("clusterIP", "clusterIPs")}
+        return {**content, "spec": own}
+    return content
 
 
 def _is_scalar(value: Any) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from starlette.responses import Response
 from starlette.testclient import TestClient
 
 from ottla.client import errors
+from ottla.client.admin_types import Results
 from ottla_console.registry import PAGES
 from ottla_console.web.guard import host_allowed, same_origin
 from ottla_console.web.page import Context, Page
@@ -27,6 +30,7 @@ EVERY_PAGE = (
     "/c/test/topics/topic-00001/groups",
     "/c/test/topics/topic-00001/settings",
     "/c/test/topics/topic-00001/acls",
+    "/c/test/topics/topic-00001/completeness",
     "/c/test/new-topic",
     "/c/test/topics/topic-00001/manage?before:0=5",
     "/c/test/topics/topic-00001/setting?setting=retention.ms",
@@ -34,6 +38,7 @@ EVERY_PAGE = (
     "/c/test/group?id=group-0001",
     "/c/test/group/reset?id=group-0001&to=earliest&topic=topic-00001",
     "/c/test/group/delete?id=group-0001",
+    "/c/test/pipelines",
     "/c/test/acls",
     "/c/test/acls/new?principal=User:anna&name=orders&operation=Read",
     "/c/test/users",
@@ -45,6 +50,8 @@ EVERY_PAGE = (
     "/c/test/transaction?id=payments-1",
     "/c/test/reassignments",
     "/c/test/brokers",
+    "/c/test/kubernetes",
+    "/c/test/partitions",
     "/c/test/brokers/0",
     "/c/test/brokers/0/settings",
 )
@@ -69,7 +76,7 @@ def secured() -> FakeCluster:
     return cluster
 
 
-@pytest.mark.budget(2)
+@pytest.mark.budget(6)
 def test_every_page_answers_with_a_strict_policy_and_without_inline_scripts_or_styles() -> None:
     with FakeCluster().console() as browser:
         for path in EVERY_PAGE:
@@ -369,6 +376,45 @@ def test_pages_of_a_large_cluster_are_made_in_a_moment() -> None:
             page = browser.get(path)
             assert time.process_time() - began < 0.3, path
             assert len(page.content) < 100_000
+
+
+def test_what_no_item_supports_is_one_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def describe(self: object, partitions: list[tuple[str, int]]) -> Results[Any, Any]:
+        return Results({each: errors.UnsupportedVersionError("too old") for each in partitions})
+
+    monkeypatch.setattr("tests.worlds.console_cluster.FakeAdmin.describe_producers", describe)
+    with FakeCluster().console() as browser:
+        page = browser.get("/c/test/topics/topic-00001/producers").text
+        assert page.count("Not supported") == 1
+        assert "the producers of topic-00001." in page
+
+
+@pytest.mark.budget(5)
+def test_the_first_page_of_a_large_cluster_and_a_collection_hold_the_loop_for_a_moment() -> None:
+    """In CPU time: pages wait while the loop is held."""
+    held: list[float] = []
+
+    async def watch(collect: Callable[[], Awaitable[None]]) -> None:
+        async def tick() -> None:
+            last = time.process_time()
+            while True:
+                await asyncio.sleep(0)
+                now = time.process_time()
+                held.append(now - last)
+                last = now
+
+        ticking = asyncio.get_running_loop().create_task(tick())
+        await collect()
+        await asyncio.sleep(0)
+        ticking.cancel()
+
+    with FakeCluster(topics=10_000, groups=1_000).console() as browser:
+        began = time.process_time()
+        assert browser.get("/c/test/").status_code == 200
+        assert time.process_time() - began < 1.0
+        (access,) = browser.console.accesses._open.values()  # type: ignore[attr-defined]
+        browser.portal.call(watch, access.collector._collect)
+        assert max(held) < 0.6
 
 
 def test_a_form_that_is_too_large_or_no_form_is_refused() -> None:

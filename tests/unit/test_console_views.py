@@ -17,14 +17,23 @@ from ottla.client.admin_types import (
     ConfigSynonym,
     GroupListing,
     LogDirDescription,
+    ProducerState,
     Reassignment,
     ReplicaInfo,
+    TopicDescription,
     TopicPartition,
     TransactionDescription,
     TransactionListing,
 )
 from ottla.security import jaas
-from ottla.security.acls import Operation, ResourceType
+from ottla.security.acls import (
+    AclBinding,
+    Entry,
+    Operation,
+    Permission,
+    ResourcePattern,
+    ResourceType,
+)
 from ottla_console.cluster.collector import pause_s
 from ottla_console.cluster.credentials import Password
 from ottla_console.cluster.problems import Kind, Need, problem_of
@@ -33,12 +42,20 @@ from ottla_console.cluster.snapshot import Part, Snapshot
 from ottla_console.pages.brokers.list_view import list_of as brokers_list
 from ottla_console.pages.groups.view import groups_of
 from ottla_console.pages.overview.view import overview_of
+from ottla_console.pages.partitions.view import partitions_of
 from ottla_console.pages.reassignments.view import reassignments_of
 from ottla_console.pages.topics import favourites
+from ottla_console.pages.topics.topic_view import permitted
 from ottla_console.pages.topics.view import topics_of
-from ottla_console.pages.transactions.view import ongoing, transaction_of, transactions_of
+from ottla_console.pages.transactions.view import (
+    ids_of,
+    ongoing,
+    producers_of,
+    transaction_of,
+    transactions_of,
+)
 from ottla_console.views import charts, formats
-from ottla_console.views.configs import settings_table
+from ottla_console.views.configs import readable, settings_table
 from ottla_console.views.tables import Column, Query, table_of
 from tests.worlds.console_cluster import NODES, FakeCluster
 
@@ -56,7 +73,8 @@ def snapshot(**parts: Any) -> Snapshot:
         "committed": {},
         **parts,
     }
-    return Snapshot(**{name: Part(value, (), 1) for name, value in values.items()})
+    taken: dict[str, Any] = {name: Part(value, (), 1) for name, value in values.items()}
+    return Snapshot(**taken)
 
 
 NO_LEADER = TOPIC("a", isr=(), leader=-1)
@@ -125,14 +143,14 @@ def test_the_hottest_broker_is_first_by_the_records_of_the_partitions_that_it_le
 ) -> None:
     given = replace(snapshot(log_dirs={0: (), 1: (), 2: ()}), history=History((MOVED,)))
     view = brokers_list(given, Query.of(params))
-    assert [row.id for row in view.table.rows] == ids
+    assert [row.broker.id for row in view.table.rows] == ids
     assert view.hottest is not None
     assert (view.hottest.id, round(view.hottest_share, 2)) == (0, 0.52)
 
 
 def test_an_idle_cluster_has_no_hottest_broker() -> None:
     view = brokers_list(replace(snapshot(), history=History((Point(1.0, 0.0, 0.0, 0.0),))), Query())
-    assert (view.hottest, [row.id for row in view.table.rows]) == (None, [0, 1, 2])
+    assert (view.hottest, [row.broker.id for row in view.table.rows]) == (None, [0, 1, 2])
 
 
 def test_records_count_for_the_leader_of_their_partition() -> None:
@@ -141,6 +159,87 @@ def test_records_count_for_the_leader_of_their_partition() -> None:
     after = Counts(2.0, {tp("a"): 9, tp("b"): 5}, committed={("g", tp("a")): 5}, leaders=leaders)
     point = point_between(before, after)
     assert (point.broker_records_in, point.broker_records_out) == ({2: 4.0}, {2: 2.0})
+
+
+def _acl(principal: str, operation: Operation, permission: Permission, host: str = "*") -> AclBinding:
+    return AclBinding(ResourcePattern(ResourceType.TOPIC, "a"), Entry(principal, host, operation, permission))
+
+
+ALLOW, DENY = Permission.ALLOW, Permission.DENY
+
+
+@pytest.mark.parametrize(
+    ("acls", "writers"),
+    [
+        ([], ()),
+        (
+            [_acl("User:b", Operation.WRITE, ALLOW), _acl("User:a", Operation.ALL, ALLOW)],
+            ("User:a", "User:b"),
+        ),
+        ([_acl("User:a", Operation.READ, ALLOW)], ()),
+        ([_acl("User:a", Operation.WRITE, ALLOW), _acl("User:a", Operation.ALL, DENY)], ()),
+        (
+            [_acl("User:a", Operation.WRITE, ALLOW), _acl("User:a", Operation.WRITE, DENY, "10.0.0.1")],
+            ("User:a",),
+        ),
+        ([_acl("User:*", Operation.WRITE, ALLOW), _acl("User:*", Operation.WRITE, DENY)], ()),
+        ([_acl("User:a", Operation.WRITE, ALLOW, "10.0.0.1")], ("User:a from 10.0.0.1",)),
+    ],
+)
+def test_who_may_write_follows_the_acls(acls: list[AclBinding], writers: tuple[str, ...]) -> None:
+    assert permitted(acls, Operation.WRITE) == writers
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("retention.ms", "604800000", "7 d"),
+        ("retention.ms", "-1", ""),
+        ("segment.ms", str(2**63 - 1), ""),
+        ("segment.bytes", "1073741824", "1.0 GiB"),
+        ("cleanup.policy", "delete", ""),
+        ("min.insync.replicas", "2000", ""),
+        ("retention.ms", None, ""),
+    ],
+)
+def test_settings_in_milliseconds_and_bytes_are_readable(name: str, value: str | None, text: str) -> None:
+    assert readable(name, value) == text
+
+
+def test_the_producer_whose_transaction_began_first_holds_the_last_stable_offset_back() -> None:
+    def state(producer: int, start: int) -> ProducerState:
+        return ProducerState(producer, 0, 5, 1_000, 0, start)
+
+    found = {tp("a", 0): (state(7, 30), state(8, 20), state(9, -1)), tp("a", 1): (state(9, -1),)}
+    ids = ids_of(Part({0: (TransactionListing("payments-1", 8, "Ongoing"),)}, (), 1))
+    view = producers_of("a", False, Part(found, (), 1), 2_000, Query(), ends={tp("a", 0): 50}, ids=ids)
+    held = [(row.partition, row.state.producer_id, row.waiting, row.transactional_id) for row in view.holding]
+    assert held == [(0, 8, 30, "payments-1")]
+    assert [row.state.producer_id for row in view.table.rows][:2] == [8, 7]
+
+
+def test_partitions_that_are_not_in_sync_know_since_when_as_far_as_the_console_has_looked() -> None:
+    def at(ms: int, *topics: TopicDescription) -> Snapshot:
+        return replace(snapshot(), topics=Part({each.name: each for each in topics}, (), ms))
+
+    first = at(1_000, BEHIND).after(Snapshot())
+    second = at(2_000, BEHIND, NO_LEADER).after(first)
+    rows = partitions_of(second, Query(), 3_000).table.rows
+    assert [(row.topic, row.partition, row.offline, row.for_ms, row.longer) for row in rows[2:4]] == [
+        ("a", 2, True, 1_000, False),
+        ("b", 0, False, 2_000, True),
+    ]
+    assert rows[3].missing == (2,)
+    well = at(4_000, TOPIC("b")).after(second)
+    again = at(5_000, BEHIND).after(well)
+    assert again.behind_since[("b", 0)] == 5_000
+    assert again.watched_ms == 1_000
+
+
+def test_topics_that_were_not_read_again_change_nothing_of_since_when() -> None:
+    first = replace(snapshot(topics={"b": BEHIND}), topics=Part({"b": BEHIND}, (), 1_000)).after(Snapshot())
+    kept = replace(first, topics=Part(first.topics.value, (), 9_000))
+    assert kept.after(first).behind_since == {("b", each): 1_000 for each in range(3)}
 
 
 def tp(topic: str, partition: int = 0) -> TopicPartition:
@@ -236,9 +335,9 @@ def test_transactions_that_are_over_their_time_out_come_first() -> None:
 
 
 def test_a_transaction_without_a_start_is_not_open() -> None:
-    assert not transaction_of("t", Part(transaction("Empty", -1), (), 1), 99).late
+    assert not transaction_of("t", Part(transaction("Empty", -1), (), 1), 99, Part()).late
     missing = problem_of(errors.TransactionalIdNotFoundError(), "it")
-    assert transaction_of("t", Part(None, (missing,), 1), 99).missing
+    assert transaction_of("t", Part(None, (missing,), 1), 99, Part()).missing
 
 
 @pytest.mark.parametrize(
@@ -477,3 +576,27 @@ def test_sizes_and_leaders_are_sums_over_what_responded() -> None:
     assert known.leaders == {0: 9}
     row = next(row for row in overview_of(known).brokers if row.id == 0)
     assert (row.used_bytes, row.disk_share) == (15, None)
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (
+            "b:9092 serves IncrementalAlterConfigsRequest in versions None, this client 0 to 1",
+            "the brokers are older than Apache Kafka 2.3, which has introduced it",
+        ),
+        (
+            "b:9092 serves SomethingNewRequest in versions None, this client 0 to 1",
+            "this version of the brokers does not support it (UNSUPPORTED_VERSION: b:9092 serves "
+            "SomethingNewRequest in versions None, this client 0 to 1)",
+        ),
+        (
+            "b:9092 serves DescribeProducersRequest in versions 0 to 3, this client 5 to 6",
+            "this version of the brokers does not support it (UNSUPPORTED_VERSION: b:9092 serves "
+            "DescribeProducersRequest in versions 0 to 3, this client 5 to 6)",
+        ),
+    ],
+)
+def test_an_api_that_brokers_lack_is_named_by_the_version_that_has_it(message: str, says: str) -> None:
+    problem = problem_of(errors.UnsupportedVersionError(message), "the settings")
+    assert (problem.kind, problem.reason) == (Kind.UNSUPPORTED, says)

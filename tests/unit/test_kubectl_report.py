@@ -33,7 +33,18 @@ _OBJECTS: dict[str, list[dict[str, Any]]] = {
     "topics.ottla.dev": [
         _item("Topic", "orders", spec={"clusterRef": {"name": "demo"}}),
         _item("Topic", "theirs", spec={"clusterRef": {"name": "other"}}),
+        _item("Topic", "demo", spec={"clusterRef": {"name": "other"}}),
     ],
+    "connectclusters.ottla.dev": [
+        _item("ConnectCluster", "main", spec={"clusterRef": {"name": "demo"}}),
+        _item("ConnectCluster", "outside", spec={"bootstrapServers": "kafka:9092"}),
+    ],
+    "connectors.ottla.dev": [
+        _item("Connector", "from-file", spec={"connectRef": {"name": "main"}}),
+        _item("Connector", "elsewhere", spec={"connectRef": {"name": "outside"}}),
+    ],
+    "ingresses": [_item("Ingress", "demo-public-0", spec={})],
+    "certificates.cert-manager.io": [_item("Certificate", "demo-public-listener", spec={})],
     "pods": [
         _item("Pod", "demo-brokers-0", status={"containerStatuses": [{"name": "broker", "restartCount": 1}]})
     ],
@@ -57,6 +68,8 @@ class FakeKubectl:
             return f"started {arguments[-1]}\nsasl.jaas.config=Module required password=s3cr3t;\n"
         if arguments[0] == "version":
             return "serverVersion: 1\n"
+        if arguments[1].startswith("tlsroutes"):
+            raise click.ClickException('error: the server doesn\'t have a resource type "tlsroutes"')
         if arguments[1] in self.refused:
             raise click.ClickException(f"{arguments[1]} is forbidden")
         of_operator = "ottla-system" in arguments
@@ -75,10 +88,16 @@ def parts() -> Callable[..., dict[str, str]]:
 
 def test_the_report_has_the_clusters_resources_objects_and_logs(parts: Callable[..., dict[str, str]]) -> None:
     found = parts()
-    assert [i["metadata"]["name"] for i in yaml.safe_load_all(found["resources/brokerclusters.yaml"])] == [
-        "demo"
-    ]
-    assert [i["metadata"]["name"] for i in yaml.safe_load_all(found["resources/topics.yaml"])] == ["orders"]
+
+    def names(file: str) -> list[str]:
+        return [item["metadata"]["name"] for item in yaml.safe_load_all(found[file])]
+
+    assert names("resources/brokerclusters.yaml") == ["demo"]
+    assert names("resources/topics.yaml") == ["orders"]
+    assert names("resources/connectclusters.yaml") == ["main"]
+    assert names("resources/connectors.yaml") == ["from-file"]
+    assert names("objects/ingresses.yaml") == ["demo-public-0"]
+    assert names("objects/certificates.yaml") == ["demo-public-listener"]
     assert "objects/configmaps.yaml" in found
     assert found["logs/demo-brokers-0.broker.txt"].startswith("started --timestamps")
     assert found["logs/demo-brokers-0.broker.previous.txt"].startswith("started --previous")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from ottla_operator.conditions import parse_iso_time
 from ottla_operator.kubectl.screen import overview, screen
 
@@ -58,6 +60,13 @@ def test_the_status_of_a_healthy_cluster_is_short() -> None:
     assert "demo-bootstrap.shop.svc:9092" in lines[2]
     assert [line.split()[0] for line in lines[4:]] == ["BROKER", "0", "1*"]
     assert "Rolling" not in "".join(lines)
+
+
+def test_the_status_of_a_cluster_that_hibernates_says_nothing_of_partitions() -> None:
+    hibernates = _condition("Ready", "False", "Hibernated", "all brokers are stopped")
+    cluster = _cluster(conditions=[hibernates], readyReplicas=0, controllerId=-1)
+    lines = [line.strip() for line in screen(cluster, [], _NOW_MS).splitlines()]
+    assert lines[:2] == ["shop/demo: not Ready (all brokers are stopped)", "0 of 3 brokers are ready"]
 
 
 def test_further_listeners_are_shown_with_their_bootstrap_servers() -> None:
@@ -222,3 +231,17 @@ def test_pools_are_listed_and_their_brokers_named() -> None:
     assert ["fast", "1/2", "east", "1000,1002", "1001"] in lines
     assert lines[1][:3] == ["3", "of", "5"]
     assert "3/5" in overview([cluster])
+
+
+@pytest.mark.parametrize(("protocol", "scheme"), [({}, "http"), ({"appProtocol": "https"}, "https")])
+def test_the_address_of_the_console_is_shown_with_the_way_there(
+    protocol: dict[str, str], scheme: str
+) -> None:
+    service = {
+        "metadata": {"name": "demo-console", "namespace": "kafka"},
+        "spec": {"ports": [{"port": 8080, **protocol}]},
+    }
+    line = f"console: {scheme}://demo-console.kafka.svc:8080/"
+    forward = "(kubectl port-forward -n kafka service/demo-console 8080)"
+    assert f"{line} {forward}" in screen(_cluster(conditions=[_READY]), [], _NOW_MS, service)
+    assert "console" not in screen(_cluster(conditions=[_READY]), [], _NOW_MS)

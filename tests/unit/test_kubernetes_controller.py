@@ -14,6 +14,7 @@ from ottla_operator.kubernetes.command import images_from
 from ottla_operator.kubernetes.controller import Controller
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.metrics import Metrics
+from ottla_operator.planning.observed import GroupState
 from ottla_operator.resources import KINDS
 from tests.worlds.clocks import run_in_virtual_time
 from tests.worlds.kubernetes_simulation import NAMESPACE, InMemoryApi, KubernetesSimulation
@@ -132,15 +133,26 @@ def test_metrics_count_the_cluster_and_its_resources() -> None:
             f"ottla_operator_{name}", {"namespace": NAMESPACE, "cluster": "demo", **labels}
         )
 
+    sim.api.apply_resource("ConsumerGroup", "readers", {"clusterRef": {"name": "demo"}, "maxLag": 9})
+    sim.api.apply_resource("ConsumerGroup", "unseen", {"clusterRef": {"name": "demo"}, "maxLag": 9})
+    sim.groups["readers"] = GroupState("readers", "Stable", 1, 1, {"orders": 11})
     metrics.count_reconcile(NAMESPACE, "demo", 0.1, 1.0, sim.reconcile_once())
     assert sample("cluster_ready") == 0
+    assert sample("group_max_lag_records", consumergroup="readers") == 9
+    assert sample("group_lag_records", consumergroup="readers") == 11
+    assert sample("group_lag_records", consumergroup="unseen") is None
+    assert sample("cluster_condition", type="Rolling", status="True", reason="Rolling") == 1
     assert sample("outdated_brokers") == 3
     assert sample("unready_resources", kind="Topic") == 1
     sim.api.delete_resource("Topic", "orders")
+    sim.api.delete_resource("ConsumerGroup", "readers")
+    sim.api.delete_resource("ConsumerGroup", "unseen")
     sim.reconcile_until_ready()
     metrics.count_reconcile(NAMESPACE, "demo", 0.1, 1.0, sim.reconcile_once())
     assert sample("cluster_ready") == 1
     assert sample("outdated_brokers") == 0
+    assert sample("group_lag_records", consumergroup="readers") is None
+    assert sample("cluster_condition", type="Rolling", status="True", reason="Rolling") is None
     assert sample("unready_resources", kind="Topic") == 0
     metrics.remove_cluster(NAMESPACE, "demo")
     assert sample("cluster_ready") is None

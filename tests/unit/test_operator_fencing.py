@@ -179,6 +179,8 @@ def test_a_cluster_that_hibernates_runs_nothing_and_keeps_its_volumes(sim: Kuber
     assert sim.api.names("PersistentVolumeClaim") == claims
     assert sim.condition() == ("False", "Hibernated")
     assert [broker["state"] for broker in sim.status()["brokers"]] == ["Stopped"] * 3
+    servers = sim.status()["zookeeper"]["servers"]
+    assert [(server["ready"], server["role"]) for server in servers] == [(False, "")] * 3
     assert not sim.reconcile()
     sim.apply_cluster()
     sim.reconcile_until_ready()

@@ -91,6 +91,7 @@ def test_ports_are_the_first_that_are_free_together() -> None:
     assert choose_port(None, in_use=lambda port: port in taken) == 9098
     assert choose_port(None, in_use=lambda port: False) == 9092
     assert choose_port(7000, in_use=lambda port: True) == 7000
+    assert choose_port(None, 8080, lambda port: port == 8080, count=1) == 8081
 
 
 def test_the_ready_line_is_found_among_others() -> None:

@@ -44,12 +44,23 @@ from ottla.client.admin_types import (
     TransactionDescription,
     TransactionListing,
 )
+from ottla.security import https
 from ottla.security.acls import AclBinding, AclFilter
 from ottla.security.jaas import parse
 from ottla_console.app import Console
+from ottla_console.cluster.identity_provider import Fetch
 from ottla_console.registry import PAGES
-from ottla_console.settings import Cluster, Mask, Registry, Settings, cluster_of
+from ottla_console.settings import (
+    BrokerClusterName,
+    Cluster,
+    Mask,
+    OpenIdClient,
+    Registry,
+    Settings,
+    cluster_of,
+)
 from ottla_console.web.page import Page
+from tests.worlds.console_kubernetes import FakeKubernetes
 from tests.worlds.console_logs import FakeLogs
 
 NODES = (Node(0, "broker-0", 9092, "a"), Node(1, "broker-1", 9092, "b"), Node(2, "broker-2", 9092, "c"))
@@ -88,6 +99,10 @@ class FakeCluster:
         self.quotas: dict[QuotaEntity, dict[str, float]] = {}
         self.masks: tuple[Mask, ...] = ()
         self.registry: Registry | None = None
+        self.kubernetes: FakeKubernetes | None = None
+        """With one, the cluster is the BrokerCluster kafka/demo."""
+        self.pipelines: tuple[str, ...] = ()
+        """URLs of status ports."""
         self.logs = FakeLogs()
         self.moves = {TopicPartition("topic-00001", 0): Reassignment((0, 1, 2), (2,), (1,))}
         began = TransactionDescription(
@@ -105,6 +120,10 @@ class FakeCluster:
         self.security: dict[str, str] = {}
         """Properties of the console for this cluster, in place of those of PLAIN."""
         self.login: str | None = None
+        self.oidc: OpenIdClient | None = None
+        self.bearers: list[str] = []
+        """Access tokens that clients have presented."""
+        self.refuses_bearers = False
         self.fail: dict[str, Exception] = {}
         """The exception that a call raises, by its name."""
         self.clients = 0
@@ -116,6 +135,29 @@ class FakeCluster:
         partitions = tuple(PartitionDescription(p, leader, 1, (0, 1, 2), isr) for p in range(3))
         return TopicDescription(name, UUID(int=1), name.startswith("__"), partitions)
 
+    def application(
+        self,
+        pages: tuple[Page, ...] = PAGES,
+        *,
+        clock: list[float] | None = None,
+        fetch: Fetch = https.request,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        **settings: Any,
+    ) -> Console:
+        """The application over this cluster, named `test`. `clock`: its first element is the monotonic time,
+        if given. `fetch`: HTTP to an OpenID provider."""
+        times: dict[str, Any] = {} if clock is None else {"monotonic_s": lambda: clock[0]}
+        return Console(
+            Settings((self.settings(),), **settings),
+            pages,
+            connect=lambda properties: self.client(properties),
+            open_logs=lambda properties: self.logs,
+            fetch=fetch,
+            now_ms=now_ms,
+            open_kubernetes=self._open_kubernetes,
+            **times,
+        )
+
     @contextmanager
     def console(
         self,
@@ -123,32 +165,30 @@ class FakeCluster:
         *,
         clock: list[float] | None = None,
         around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+        fetch: Fetch = https.request,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         **settings: Any,
     ) -> Iterator[TestClient]:
-        """The application over this cluster, named `test`. `clock`: its first element is the monotonic time,
-        if given. `around`: middleware."""
-        cluster = self.settings()
-        given = Settings((cluster,), **settings)
-        times = {} if clock is None else {"monotonic_s": lambda: clock[0]}
-        console = Console(
-            given,
-            pages,
-            connect=lambda properties: self.client(properties),
-            open_logs=lambda properties: self.logs,
-            **times,
-        )
-        scheme = "https" if given.tls else "http"
+        """A client of the application in memory. `around`: middleware."""
+        console = self.application(pages, clock=clock, fetch=fetch, now_ms=now_ms, **settings)
+        scheme = "https" if console.settings.tls else "http"
         app = around(console.app)
         with TestClient(app, base_url=f"{scheme}://127.0.0.1", follow_redirects=False) as browser:
             browser.console = console  # type: ignore[attr-defined]
             yield browser
 
+    def _open_kubernetes(self) -> FakeKubernetes:
+        assert self.kubernetes is not None
+        return self.kubernetes
+
     def settings(self) -> Cluster:
         plain = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"} if self.passwords else {}
         return replace(
-            cluster_of("test", "broker-0:9092", self.security or plain, self.login),
+            cluster_of("test", "broker-0:9092", self.security or plain, self.login, self.oidc),
             masks=self.masks,
             registry=self.registry,
+            pipelines=self.pipelines,
+            kubernetes=BrokerClusterName("kafka", "demo") if self.kubernetes else None,
         )
 
     def client(self, properties: Mapping[str, object]) -> AdminClient:
@@ -215,6 +255,11 @@ class FakeAdmin:
         return 0
 
     async def describe_cluster(self) -> ClusterDescription:
+        provider = self._properties.get("sasl.oauth.token.provider")
+        if provider is not None:
+            self._cluster.bearers.append(await provider())
+            if self._cluster.refuses_bearers:
+                raise errors.SaslAuthenticationFailedError('{"status":"invalid_token"}')
         return ClusterDescription("id-of-it", 1, self._called("describe_cluster").brokers)
 
     async def describe_topics(self, names: Any = None) -> Results[str, TopicDescription]:

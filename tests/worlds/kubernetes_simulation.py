@@ -28,7 +28,7 @@ from ottla_operator.kubernetes.platform import KubernetesPlatform
 from ottla_operator.kubernetes.secrets import KubernetesSecrets
 from ottla_operator.kubernetes.store import KubernetesStore
 from ottla_operator.kubernetes.zookeeper_planning import ServerRole
-from ottla_operator.planning.observed import AccessState, KafkaState, LogDir
+from ottla_operator.planning.observed import AccessState, GroupState, KafkaState, LogDir
 from ottla_operator.planning.steps import KafkaStep
 from ottla_operator.platform.interfaces import Address, Environment, InvolvedObject, Recoveries, RollGate
 from ottla_operator.reconcile import Reconciler
@@ -449,7 +449,11 @@ def _merged(base: Any, patch: Any) -> Any:
 
 
 class EmptyKafka:
-    """The Kafka interface of a cluster without topics; its brokers are those with an address."""
+    """The Kafka interface of a cluster without topics; its brokers are those with an address. `known`: its
+    consumer groups."""
+
+    def __init__(self, known: Mapping[str, GroupState]) -> None:
+        self._known = known
 
     async def observe(
         self,
@@ -466,7 +470,14 @@ class EmptyKafka:
             return KafkaState(problem="no broker is running")
         dirs: dict[int, tuple[LogDir, ...]] = dict.fromkeys(ids, ()) if log_dirs else {}
         access_state = AccessState({}, None)
-        return KafkaState(True, "cluster", min(ids), ids, quotas={}, access=access_state, log_dirs=dirs)
+        known = {group: self._known[group] for group in groups if group in self._known}
+        return KafkaState(
+            *(True, "cluster", min(ids), ids),
+            quotas={},
+            access=access_state,
+            log_dirs=dirs,
+            groups=known,
+        )
 
     async def execute(self, step: KafkaStep) -> None:
         raise AssertionError(f"unexpected step: {step}")
@@ -494,6 +505,7 @@ class KubernetesSimulation:
         self._gate = gate
         self.recorder = FakeRecorder()
         self.recoveries: Recoveries | None = None
+        self.groups: dict[str, GroupState] = {}
         self.images = Images("ottla:1", "ottla:1", "Never", operator_namespace="ottla-system")
         self.acl_migrations: list[tuple[str, str]] = []
         """(zookeeper.connect, owner) of each migration of ZooKeeper's node ACLs."""
@@ -541,7 +553,15 @@ class KubernetesSimulation:
         drivers = KubernetesDrivers(self.api, self.images, NAMESPACE, self.name, lambda: self.api.now_ms)
         reconciler = Reconciler(
             Environment(
-                *(platform, EmptyKafka(), store, secrets, drivers, lambda: self.api.now_ms, self.recorder),
+                *(
+                    platform,
+                    EmptyKafka(self.groups),
+                    store,
+                    secrets,
+                    drivers,
+                    lambda: self.api.now_ms,
+                    self.recorder,
+                ),
                 gate=self._gate,
                 recoveries=self.recoveries,
             )

@@ -8,5 +8,10 @@ collecting   one collection: requests of an admin client -> the parts of a snaps
 collector    the background task that repeats it, bounded in its share of time
 log_reader   records of partitions at offsets, and a new record
 schema_decoder  values by a schema registry
+credentials  what a person is authenticated by: a password, a delegation token
+bearer       the same: tokens of an OpenID provider, which identity_provider talks to
+resources    a BrokerCluster on Kubernetes and what belongs to it: conditions, progress, Events
+jobs         jobs of the pipeline by their status ports
+kubernetes_api  an API server, for resources
 access       a cluster as one principal sees it: an admin client and a collector, shared by sessions
 """

@@ -21,7 +21,7 @@ from ottla.client.admin_types import (
     TopicDescription,
     TopicPartition,
 )
-from ottla.client.errors import ClientError
+from ottla.client.errors import ClientError, UnsupportedVersionError
 from ottla.protocol.errors import KafkaError, UnencodableMessage
 from ottla.security.acls import Operation, ResourceType
 from ottla_console.cluster.problems import Need, Problem, problem_of
@@ -75,6 +75,9 @@ class Reader:
         found = await self.read(work, title, whole, timeout_s=timeout_s)
         if found.value is None:
             return Part(None, found.problems, found.taken_ms)
+        failures = list(found.value.errors.values())
+        if failures and not found.value and all(isinstance(e, UnsupportedVersionError) for e in failures):
+            return self._failed(failures[0], title, whole)  # the same for each item
         problems = [
             problem_of(error, what(key), need(key) if need else None, self.principal)
             for key, error in found.value.errors.items()

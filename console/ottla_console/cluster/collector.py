@@ -103,6 +103,7 @@ class Collector:
         reader, before = self._reader, self._snapshot
         cluster, topics = await asyncio.gather(reader.cluster(), reader.topics())
         self._publish(cluster=_kept(cluster, before.cluster), topics=_kept(topics, before.topics))
+        self._snapshot = self._snapshot.after(before)
         log_dirs, groups = await asyncio.gather(reader.log_dirs(), reader.groups())
         self._publish(log_dirs=_kept(log_dirs, before.log_dirs), groups=_kept(groups, before.groups))
         current = self._snapshot

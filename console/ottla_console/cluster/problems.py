@@ -6,6 +6,7 @@ authorizer, so that a refused request can be reported as the missing right.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -22,6 +23,22 @@ _OPTIONS: Final = {
     ResourceType.USER: "--user",
     ResourceType.DELEGATION_TOKEN: "--delegation-token",
 }
+
+
+_API: Final = re.compile(r"serves (\w+)Request in versions None")
+_SINCE: Final = {
+    "IncrementalAlterConfigs": "2.3",
+    "ListPartitionReassignments": "2.4",
+    "OffsetDelete": "2.4",
+    "DescribeClientQuotas": "2.6",
+    "AlterClientQuotas": "2.6",
+    "DescribeUserScramCredentials": "2.7",
+    "AlterUserScramCredentials": "2.7",
+    "DescribeProducers": "3.0",
+    "DescribeTransactions": "3.0",
+    "ListTransactions": "3.0",
+}
+"""The versions of Apache Kafka that have introduced APIs."""
 
 
 class Kind(Enum):
@@ -84,7 +101,14 @@ def problem_of(error: Exception, what: str, need: Need | None = None, principal:
             "Set authorizer.class.name on the brokers to use ACLs.",
         )  # fmt: skip
     if isinstance(error, errors.UnsupportedVersionError):
-        return Problem(Kind.UNSUPPORTED, what, f"this version of the brokers does not support it ({error})")
+        api = _API.search(str(error))
+        since = _SINCE.get(api[1]) if api else None
+        reason = (
+            f"the brokers are older than Apache Kafka {since}, which has introduced it"
+            if since
+            else f"this version of the brokers does not support it ({error})"
+        )
+        return Problem(Kind.UNSUPPORTED, what, reason)
     if isinstance(
         error,
         (

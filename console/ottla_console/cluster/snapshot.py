@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -69,6 +69,11 @@ class Snapshot:
     groups: Part[Mapping[str, GroupListing]] = Part()
     committed: Part[Mapping[str, Mapping[TopicPartition, int]]] = Part()
     history: History = field(default_factory=History)
+    behind_since: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """By topic and partition, the time of the first collection that found it without a leader or not in sync,
+    and none since that found it well. Wall clock."""
+    watched_ms: int = -1
+    """The time of the first collection."""
 
     @property
     def started(self) -> bool:
@@ -101,6 +106,18 @@ class Snapshot:
         return self.groups.value or {}
 
     # --- partitions ---
+
+    def after(self, before: Snapshot) -> Snapshot:
+        """This snapshot of newer topics, with what the one before knew of partitions that are not in sync."""
+        if not self.topics.collected or self.topics.value is before.topics.value:
+            return self
+        now_ms = self.topics.taken_ms
+        behind = [(topic, each.partition) for topic, each in (*self.offline, *self.not_in_sync)]
+        return replace(
+            self,
+            behind_since={each: before.behind_since.get(each, now_ms) for each in behind},
+            watched_ms=before.watched_ms if before.watched_ms >= 0 else now_ms,
+        )
 
     @cached_property
     def offline(self) -> tuple[PartitionState, ...]:

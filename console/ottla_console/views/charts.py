@@ -58,17 +58,18 @@ def _chart(
         f"{label}: now {text(newest)}, at most {text(max(known))}" if known else f"{label}: not known yet"
     )
     parts = [Markup("<title>{}</title>").format(description)]
+    labels = []  # above the line
     if scale and not known:
         parts.append(Markup('<text class="scale" x="0" y="13">known after two readings</text>'))
     elif scale:
-        for share in (0.0, 0.5, 1.0):
+        for share in (0.0, 0.5, 1.0) if any(known) else (0.0,):
             y = _y(top * share, top, height)
             parts.append(
                 Markup('<line class="grid" x1="0" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(width, y, y)
             )
             if share:
-                parts.append(
-                    Markup('<text class="scale" x="0" y="{:.1f}">{}</text>').format(y + 11, text(top * share))
+                labels.append(
+                    Markup('<text class="scale" x="0" y="{:.1f}">{}</text>').format(y + 12, text(top * share))
                 )
     for run in _runs(values, width, height, top):
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in run)
@@ -79,7 +80,7 @@ def _chart(
                 area, points
             )
         )
-    return _svg(f"chart {kind}", width, height, description, Markup("").join(parts))
+    return _svg(f"chart {kind}", width, height, description, Markup("").join(parts + labels))
 
 
 def _svg(kind: str, width: int, height: int, description: str, content: Markup) -> Markup:

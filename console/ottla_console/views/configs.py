@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.client.admin_types import ConfigEntry
+from ottla_console.views import formats
 from ottla_console.views.tables import Column, Query, Table, table_of
 
 SOURCES: Final[Mapping[int, str]] = {
@@ -38,9 +39,27 @@ class SettingRow:
         return SOURCES.get(self.source, "unknown")
 
     @property
+    def readable(self) -> str:
+        """Milliseconds and bytes as people say them; empty for other settings, and for no limit."""
+        return readable(self.name, self.value)
+
+    @property
     def own(self) -> bool:
         """Set for this very thing, rather than inherited."""
         return self.source in (1, 2, 6)
+
+
+def readable(name: str, value: str | None) -> str:
+    """`7 d` for retention.ms=604800000; empty where that says no more."""
+    try:
+        number = int(value or "")
+    except ValueError:
+        return ""
+    if not 1000 <= number < 2**62:
+        return ""
+    if name.endswith(".ms"):
+        return formats.duration(number)
+    return formats.size(number) if name.endswith(".bytes") else ""
 
 
 SETTINGS: Final[tuple[Column[SettingRow], ...]] = (

@@ -72,6 +72,11 @@ def duration(ms: float | None) -> str:
     return f"{seconds / 86400:.0f} d"
 
 
+def ago(at_ms: int, now_ms: int) -> str:
+    """`3 min ago`; a dash for an unknown time."""
+    return NONE if at_ms < 0 else f"{duration(max(0, now_ms - at_ms))} ago"
+
+
 def count(value: int, noun: str, plural: str = "") -> str:
     """`1 topic`, `12 topics`."""
     return f"{value:,} {noun if value == 1 else plural or noun + 's'}"

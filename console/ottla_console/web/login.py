@@ -8,7 +8,7 @@ sees as which principal.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote
@@ -22,6 +22,7 @@ from ottla.protocol.errors import KafkaError
 from ottla.security.acls import Operation, ResourceType
 from ottla.security.distinguished_names import MappingRules, subject_of
 from ottla_console.cluster.access import Accesses
+from ottla_console.cluster.bearer import BearerTokens
 from ottla_console.cluster.credentials import (
     Connect,
     Credentials,
@@ -29,6 +30,7 @@ from ottla_console.cluster.credentials import (
     delegation_token,
     own_principal,
 )
+from ottla_console.cluster.identity_provider import IdentityProvider, ProviderProblem
 from ottla_console.cluster.problems import Kind, Need, Problem, problem_of
 from ottla_console.settings import Cluster, Login, Settings
 from ottla_console.web.client_certificates import certificate_of
@@ -36,9 +38,16 @@ from ottla_console.web.rendering import Renderer
 from ottla_console.web.sessions import Session, Sessions
 
 log = logging.getLogger(__name__)
+CALLBACK: Final = "/login/callback"
+"""Where OpenID providers send the browser back to, of all clusters."""
 TEXT_MAX: Final = 1_000
 """Characters of a user or a password."""
 FAILURES: Final = (ClientError, KafkaError, OSError, ValueError)
+_REFUSED: Final = {
+    Login.PASSWORD: "this user and password",
+    Login.CERTIFICATE: "the delegation token of the log-in",
+    Login.OIDC: "the access token of the provider: their logs have the reason",
+}
 _INCOMPLETE: Final = Problem(Kind.FAILED, "the log-in", "Give a user, a password and a mechanism.")
 _NO_CERTIFICATE: Final = Problem(
     Kind.FORBIDDEN,
@@ -62,6 +71,14 @@ class LoginView:
     """Of the client certificate."""
     principal: str = ""
     """Of the client certificate by the rules of the cluster."""
+    provider: str = ""
+    """The name of the OpenID provider."""
+    start: str = ""
+    """Where the log-in at the provider begins."""
+    end_session: str = ""
+    """Where the provider logs out."""
+    left: bool = False
+    """After a log-out."""
 
 
 class LogIn:
@@ -74,21 +91,31 @@ class LogIn:
         accesses: Accesses,
         settings: Settings,
         connect: Connect,
+        providers: Mapping[str, IdentityProvider],
+        now_ms: Callable[[], int],
     ) -> None:
+        """`providers`: of clusters with log-in by OIDC."""
         self._renderer = renderer
         self._sessions = sessions
         self._accesses = accesses
         self._settings = settings
         self._connect = connect
+        self._providers = providers
+        self._now_ms = now_ms
 
-    def form(self, request: Request, session: Session, cluster: Cluster, after: str) -> Response:
-        return self._page(session, _view(request, session, cluster, after))
+    def form(
+        self, request: Request, session: Session, cluster: Cluster, after: str, *, left: bool = False
+    ) -> Response:
+        """`left`: the person has just logged out."""
+        return self._page(session, replace(_view(request, session, cluster, after), left=left))
 
     async def submit(
         self, request: Request, session: Session, cluster: Cluster, form: Mapping[str, str]
     ) -> Response:
         """Log in. The caller has checked origin and CSRF token."""
         tried = _view(request, session, cluster, form.get("next", ""))
+        if cluster.login is Login.OIDC:
+            return self._page(session, tried, 400)
         if cluster.login is Login.CERTIFICATE:
             return await self._by_certificate(request, session, tried)
         user, password = form.get("user", ""), form.get("password", "")
@@ -110,6 +137,55 @@ class LogIn:
             return self._page(session, replace(tried, problem=_token_problem(error, tried)), 503)
         return await self._with(request, session, tried, token)
 
+    # --- at an OpenID provider ---
+
+    async def to_provider(self, request: Request, session: Session, cluster: Cluster) -> Response:
+        """Send the browser to the provider, with the state of this log-in."""
+        tried = _view(request, session, cluster, request.query_params.get("next", ""))
+        if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            return self._page(session, tried)  # a page elsewhere does not begin a log-in
+        redirect_uri = f"{'https' if self._settings.tls else 'http'}://{request.headers['host']}{CALLBACK}"
+        state, flow = self._sessions.begin_flow(session, cluster.name, redirect_uri, tried.after)
+        try:
+            url = await self._providers[cluster.name].authorization_url(
+                redirect_uri, state, flow.nonce, flow.verifier
+            )
+        except ProviderProblem as problem:
+            return self._provider_failed(request, session, tried, problem)
+        return RedirectResponse(url, 303)
+
+    async def from_provider(self, request: Request, session: Session) -> Response | None:
+        """The browser comes back, with a code or an error; None if this session has not begun the log-in."""
+        params = request.query_params
+        flow = self._sessions.take_flow(session, params.get("state", ""))
+        cluster = None if flow is None else self._settings.cluster(flow.cluster)
+        if flow is None or cluster is None or cluster.oidc is None:
+            return None
+        provider = self._providers[cluster.name]
+        tried = _view(request, session, cluster, flow.after)
+        try:
+            if params.get("iss", cluster.oidc.issuer) != cluster.oidc.issuer:  # RFC 9207
+                raise ProviderProblem("the answer is of another issuer")
+            if "error" in params or not params.get("code"):
+                named = params.get("error", "no code")
+                text = named if named.isascii() and named.isprintable() else "error"
+                raise ProviderProblem(f"it responded {text[:60]}", refused=True)
+            tokens = await provider.exchange(params["code"], flow.redirect_uri, flow.verifier, flow.nonce)
+            credentials = BearerTokens(cluster, provider, tokens, self._now_ms)
+        except ProviderProblem as problem:
+            return self._provider_failed(request, session, tried, problem)
+        return await self._with(request, session, tried, credentials)
+
+    def _provider_failed(
+        self, request: Request, session: Session, tried: LoginView, problem: ProviderProblem
+    ) -> Response:
+        self._log_refused(request, tried.cluster, "-", problem, str(problem))
+        name = self._providers[tried.cluster.name].name
+        shown = Problem(Kind.FAILED, "the log-in", f"The provider {name} did not log you in: {problem}.")
+        return self._page(session, replace(tried, problem=shown), 401 if problem.refused else 503)
+
+    # --- all ---
+
     async def _with(
         self, request: Request, session: Session, tried: LoginView, credentials: Credentials
     ) -> Response:
@@ -121,7 +197,7 @@ class LogIn:
             refused = isinstance(error, (errors.AuthenticationError, ValueError))
             problem = problem_of(error, "the log-in")
             if isinstance(error, errors.AuthenticationError):
-                what = "this user and password" if cluster.login is Login.PASSWORD else "the log-in"
+                what = _REFUSED[cluster.login]
                 problem = Problem(problem.kind, problem.what, f"The brokers refused {what}.")
             return self._page(session, replace(tried, problem=problem), 401 if refused else 503)
         self._sessions.leave(session, cluster.name)
@@ -130,21 +206,29 @@ class LogIn:
         log.info("log-in cluster=%s client=%s principal=%r", cluster.name, _client(request), access.principal)
         return RedirectResponse(tried.after, 303)
 
-    def _log_refused(self, request: Request, cluster: Cluster, user: str, error: Exception) -> None:
+    def _log_refused(
+        self, request: Request, cluster: Cluster, user: str, error: Exception, reason: str = ""
+    ) -> None:
         log.info(
             "log-in refused cluster=%s client=%s user=%r: %s",
             cluster.name,
             _client(request),
             user[:TEXT_MAX],
-            type(error).__name__,
+            reason or type(error).__name__,
         )
 
     def out(self, session: Session, cluster: Cluster) -> Response:
         self._sessions.leave(session, cluster.name)
+        if cluster.login is Login.OIDC:
+            return RedirectResponse(f"{login_url(cluster)}?left=1", 303)
         return RedirectResponse(login_url(cluster) if cluster.login.personal else "/", 303)
 
     def _page(self, session: Session, view: LoginView, status: int = 200) -> Response:
+        provider = self._providers.get(view.cluster.name)
         shown = replace(view, csrf=session.csrf)
+        if provider is not None:
+            start = f"/c/{view.cluster.name}/login/provider?next={quote(view.after, safe='')}"
+            shown = replace(shown, provider=provider.name, start=start, end_session=provider.end_session_url)
         page = self._renderer.plain("login.html", title=f"Log in to {view.cluster.name}", view=shown)
         return HTMLResponse(page, status)
 

@@ -20,7 +20,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from ottla.client.errors import ClientError
 from ottla_console.cluster.access import Access
 from ottla_console.cluster.collecting import Reader
-from ottla_console.cluster.snapshot import Snapshot
+from ottla_console.cluster.jobs import Job, Jobs
+from ottla_console.cluster.resources import Resources, State
+from ottla_console.cluster.snapshot import Part, Snapshot
 from ottla_console.settings import Settings
 from ottla_console.views.tables import Query
 from ottla_console.web.sessions import Session
@@ -43,6 +45,8 @@ class Nav:
     order: int
     registry: bool = False
     """Only for clusters with a schema registry."""
+    kubernetes: bool = False
+    """Only for clusters on Kubernetes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,8 @@ class Tab:
     of: str
     label: str
     order: int
+    audits: bool = False
+    """Only for clusters whose audits can be known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,8 @@ class Context:
         settings: Settings,
         render: Render,
         form: Mapping[str, str],
+        resources: Resources | None = None,
+        jobs: Jobs | None = None,
     ) -> None:
         self.request = request
         self.page = page
@@ -96,6 +104,8 @@ class Context:
         self._render = render
         self.form = form
         """The fields of a POST."""
+        self._resources = resources
+        self._jobs = jobs
         self.audited = False
 
     # --- reading ---
@@ -125,6 +135,14 @@ class Context:
     async def snapshot(self, *parts: str) -> Snapshot:
         """The newest snapshot; waits a moment for parts that have never been collected."""
         return await self.access.collector.wait_for(parts, FIRST_WAIT_S)
+
+    async def jobs(self) -> Part[tuple[Job, ...]]:
+        """The jobs of the pipeline whose status ports are configured."""
+        return Part((), (), self.now_ms()) if self._jobs is None else await self._jobs.state(FIRST_WAIT_S)
+
+    async def kubernetes(self) -> Part[State] | None:
+        """The cluster's resources on Kubernetes, if it is configured to be there."""
+        return None if self._resources is None else await self._resources.state(FIRST_WAIT_S)
 
     @property
     def fragment(self) -> bool:

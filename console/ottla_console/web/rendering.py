@@ -23,7 +23,7 @@ _HERE: Final = Path(__file__).parent
 STATIC: Final = _HERE / "static"
 _PAGES: Final = _HERE.parent / "pages"
 _FILTERS: Final = (
-    *("broker_ids", "byte_rate", "compact", "count", "duration", "number"),
+    *("ago", "broker_ids", "byte_rate", "compact", "count", "duration", "number"),
     *("percent", "rate", "shown", "size", "time"),
 )
 LIVE_S: Final = 5
@@ -80,7 +80,11 @@ class Renderer:
                 principal=ctx.access.principal,
                 session=ctx.session,
                 url=ctx.url,
-                tabs=lambda of: [(page, self._tab_url(ctx, page)) for page in tabs(self._pages, of)],
+                tabs=lambda of: [
+                    (page, self._tab_url(ctx, page))
+                    for page in tabs(self._pages, of)
+                    if page.tab and (ctx.access.cluster.audited or not page.tab.audits)
+                ],
                 here=str(ctx.request.url.path)
                 + (f"?{ctx.request.url.query}" if ctx.request.url.query else ""),
                 live_s=LIVE_S if collector.snapshot.started else LIVE_SOON_S,

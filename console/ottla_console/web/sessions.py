@@ -16,6 +16,9 @@ from ottla_console.cluster.access import Access
 
 SESSIONS_MAX: Final = 2_000
 FLASHES_MAX: Final = 5
+FLOWS_MAX: Final = 5
+FLOW_S: Final = 600.0
+"""For a log-in at a provider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,18 @@ class Flash:
 
     text: str
     failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A log-in at an OpenID provider that this browser has begun."""
+
+    cluster: str
+    nonce: str = field(repr=False)
+    verifier: str = field(repr=False)
+    redirect_uri: str
+    after: str
+    until_s: float
 
 
 @dataclass
@@ -37,6 +52,8 @@ class Session:
     accesses: dict[str, Access] = field(default_factory=dict)
     """By cluster."""
     flashes: list[Flash] = field(default_factory=list)
+    flows: dict[str, Flow] = field(default_factory=dict)
+    """By state; each is used once."""
 
     def flash(self, text: str, *, failed: bool = False) -> None:
         self.flashes = [*self.flashes, Flash(text, failed)][-FLASHES_MAX:]
@@ -103,7 +120,21 @@ class Sessions:
         self._by_id.pop(session.id, None)
         session.id, session.csrf = self._random_text(), self._random_text()
         session.opened_s = session.seen_s = self._now_s()
+        session.flows.clear()
         self._by_id[session.id] = session
+
+    def begin_flow(self, session: Session, cluster: str, redirect_uri: str, after: str) -> tuple[str, Flow]:
+        """The state of a new log-in at a provider, and the log-in; the oldest of too many are forgotten."""
+        nonce, verifier = self._random_text(), self._random_text()
+        flow = Flow(cluster, nonce, verifier, redirect_uri, after, self._now_s() + FLOW_S)
+        state = self._random_text()
+        session.flows = dict([*session.flows.items(), (state, flow)][-FLOWS_MAX:])
+        return state, flow
+
+    def take_flow(self, session: Session, state: str) -> Flow | None:
+        """The log-in with this state, once."""
+        flow = session.flows.pop(state, None)
+        return flow if flow is not None and self._now_s() < flow.until_s else None
 
     def close(self, session: Session) -> None:
         """End a session: its credentials are forgotten when no other session has the same."""
@@ -111,6 +142,7 @@ class Sessions:
         for access in session.accesses.values():
             self._release(access)
         session.accesses.clear()
+        session.flows.clear()
 
     def leave(self, session: Session, cluster: str) -> None:
         """Log out of one cluster."""

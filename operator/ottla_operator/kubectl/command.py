@@ -30,7 +30,14 @@ from ottla_operator.kubectl.planning import Planner
 from ottla_operator.kubectl.report import Part, Report, archive
 from ottla_operator.kubectl.screen import overview, screen
 from ottla_operator.kubectl.strimzi.conversion import STRIMZI, STRIMZI_CLUSTER, Conversion, convert
-from ottla_operator.kubernetes.naming import CLUSTER_LABEL, CONFIG_DIR, FINALIZER, PROPERTIES, broker_pod
+from ottla_operator.kubernetes.naming import (
+    CLUSTER_LABEL,
+    CONFIG_DIR,
+    CONSOLE_LABEL,
+    FINALIZER,
+    PROPERTIES,
+    broker_pod,
+)
 from ottla_operator.rebalance_command import Options, rebalance_options, run_rebalance
 from ottla_operator.rehearsal.command import show_plan
 from ottla_operator.resources import KINDS
@@ -164,7 +171,17 @@ def _shown(kubectl: Kubectl, cluster: str | None, all_namespaces: bool) -> str:
     others = [
         item for item in kubectl.items(plurals) if item["spec"].get("clusterRef", {}).get("name") == name
     ]
-    return screen(found[0], others, time.time_ns() // 1_000_000)
+    return screen(found[0], others, time.time_ns() // 1_000_000, _console(kubectl, name))
+
+
+def _console(kubectl: Kubectl, cluster: str) -> dict[str, Any] | None:
+    """The Service of the console, which the chart of a cluster makes; None without one, or without the right
+    to see it."""
+    try:
+        found = kubectl.items("services", "-l", f"{CONSOLE_LABEL}={cluster}-console")
+    except click.ClickException:
+        return None
+    return found[0] if found else None
 
 
 @main.command()

@@ -11,7 +11,7 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,8 +26,11 @@ REDACTED: Final = "(redacted)"
 _LOG_LINES: Final = 5000
 _CHILDREN: Final = (
     "statefulsets", "pods", "services", "configmaps", "secrets", "serviceaccounts", "persistentvolumeclaims",
-    "poddisruptionbudgets", "networkpolicies",
+    "poddisruptionbudgets", "networkpolicies", "ingresses",
 )  # fmt: skip
+# Of products that a Kubernetes cluster need not have.
+_OPTIONAL: Final = ("tlsroutes.gateway.networking.k8s.io", "certificates.cert-manager.io")
+_NO_SUCH_KIND: Final = "doesn't have a resource type"
 _OPERATOR_LABEL: Final = "app.kubernetes.io/name=ottla-operator"
 
 _SECRET_NAME = re.compile(
@@ -112,14 +115,19 @@ class Report:
 
     def parts(self) -> Iterator[Part]:
         """All files, those that need the most permissions last."""
-        for model in KINDS.values():
+        workers: set[str] = set()
+        for kind, model in KINDS.items():
             plural = model.definition.plural
             items = self._list(f"resources/{plural}", f"{plural}.{GROUP}")
-            yield from _objects(f"resources/{plural}", [item for item in items if self._belongs(item)])
+            found = [item for item in items if self._belongs(item, workers)]
+            if kind == "ConnectCluster":
+                workers = {item["metadata"]["name"] for item in found}
+            yield from _objects(f"resources/{plural}", found)
         of_cluster = ("-l", f"{CLUSTER_LABEL}={self._cluster}")
-        children = {plural: self._list(f"objects/{plural}", plural, *of_cluster) for plural in _CHILDREN}
-        for plural, items in children.items():
-            yield from _objects(f"objects/{plural}", items)
+        kinds = (*_CHILDREN, *_OPTIONAL)
+        children = {name: self._list(f"objects/{_plural(name)}", name, *of_cluster) for name in kinds}
+        for name, items in children.items():
+            yield from _objects(f"objects/{_plural(name)}", items)
         yield from self._logs("logs", children["pods"])
         yield from _objects("events", self._list("events", "events"))
         of_operator = ("-n", self._operator_namespace)
@@ -135,16 +143,22 @@ class Report:
         if self._problems:
             yield Part("not-read.txt", "\n".join(self._problems) + "\n")
 
-    def _belongs(self, item: Mapping[str, Any]) -> bool:
-        reference = (item.get("spec") or {}).get("clusterRef") or {}
-        return self._cluster in (reference.get("name"), item["metadata"]["name"])
+    def _belongs(self, item: Mapping[str, Any], workers: Collection[str]) -> bool:
+        """Whether a resource is of the cluster. `workers`: the names of its ConnectClusters."""
+        spec = item["spec"]
+        if item["kind"] == "BrokerCluster":
+            return bool(item["metadata"]["name"] == self._cluster)
+        if "connectRef" in spec:
+            return spec["connectRef"]["name"] in workers
+        return bool(spec.get("clusterRef", {}).get("name") == self._cluster)
 
     def _list(self, path: str, plural: str, *arguments: str) -> list[dict[str, Any]]:
         """The objects of a kind; none, with a note of the problem, when they cannot be read."""
         try:
             return list(json.loads(self._run("get", plural, "-o", "json", *arguments))["items"])
         except click.ClickException as error:
-            self._problems.append(f"{path}: {error.message}")
+            if plural not in _OPTIONAL or _NO_SUCH_KIND not in error.message:
+                self._problems.append(f"{path}: {error.message}")
             return []
 
     def _logs(self, path: str, pods: Iterable[Mapping[str, Any]]) -> Iterator[Part]:
@@ -166,6 +180,11 @@ class Report:
             self._problems.append(f"{path}: {error.message}")
             return
         yield Part(f"{path}.txt", redacted_text(text))
+
+
+def _plural(name: str) -> str:
+    """The plural of a kind that may be named with its group."""
+    return name.partition(".")[0]
 
 
 def _objects(path: str, items: Iterable[Mapping[str, Any]]) -> Iterator[Part]:

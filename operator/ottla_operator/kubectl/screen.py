@@ -17,9 +17,9 @@ _GAP: Final = "   "
 _WHY_MAX: Final = 160
 
 
-def screen(cluster: Object, others: Sequence[Object], now_ms: int) -> str:
-    """The status text of a cluster. `others`: the resources that refer to it."""
-    return "\n".join(_lines(cluster, others, now_ms)) + "\n"
+def screen(cluster: Object, others: Sequence[Object], now_ms: int, console: Object | None = None) -> str:
+    """The status text of a cluster. `others`: the resources that refer to it; `console`: its Service."""
+    return "\n".join(_lines(cluster, others, now_ms, console)) + "\n"
 
 
 def overview(clusters: Sequence[Object]) -> str:
@@ -40,7 +40,7 @@ def overview(clusters: Sequence[Object]) -> str:
     return "\n".join(_table(rows)) + "\n"
 
 
-def _lines(cluster: Object, others: Sequence[Object], now_ms: int) -> Iterator[str]:
+def _lines(cluster: Object, others: Sequence[Object], now_ms: int, console: Object | None) -> Iterator[str]:
     metadata, status = cluster["metadata"], _status(cluster)
     ready = _condition(cluster, "Ready")
     yield f"{metadata['namespace']}/{metadata['name']}: {_describe(ready)}"
@@ -51,6 +51,8 @@ def _lines(cluster: Object, others: Sequence[Object], now_ms: int) -> Iterator[s
         servers = listener.get("bootstrapServers") or "no address yet"
         if servers != status.get("bootstrapServers"):
             yield f"{_GAP}listener {listener['name']}: {servers}"
+    if console is not None:
+        yield _GAP + _console(console)
     if status.get("zookeeper"):
         yield from (_GAP + line for line in _zookeeper(status["zookeeper"]))
     if status.get("observedGeneration", 0) < metadata.get("generation", 0):
@@ -78,8 +80,19 @@ def _lines(cluster: Object, others: Sequence[Object], now_ms: int) -> Iterator[s
         yield from _resources(others)
 
 
+def _console(service: Object) -> str:
+    """The address of the console in the cluster, and how a browser elsewhere reaches it."""
+    metadata, port = service["metadata"], service["spec"]["ports"][0]
+    name, namespace = metadata["name"], metadata["namespace"]
+    scheme = port.get("appProtocol", "http")
+    forward = f"kubectl port-forward -n {namespace} service/{name} {port['port']}"
+    return f"console: {scheme}://{name}.{namespace}.svc:{port['port']}/ ({forward})"
+
+
 def _counts(cluster: Object, status: Object) -> Iterator[str]:
     yield f"{status.get('readyReplicas', 0)} of {_desired(cluster)} brokers are ready"
+    if _condition(cluster, "Ready").get("reason") in ("Hibernating", "Hibernated"):
+        return
     controller = status.get("controllerId", -1)
     yield (
         f"broker {controller} is the controller"

@@ -37,14 +37,17 @@ DEFAULT_SIZE: Final = "2Gi"
 _CERTIFICATES: Final = f"{CERTIFICATES_DIR}/{certificates.ZOOKEEPER_FILE}"
 _AUTHORITY: Final = f"{CERTIFICATES_DIR}/{CLUSTER_CA}"
 
-# Probes send four-letter words with Python, which starts faster than Java. With TLS, the probe uses the
-# server's certificate as its client certificate.
-_CONNECT: Final = "import socket; c = socket.create_connection(('127.0.0.1', {port}), 2); "
-_CONNECT_TLS: Final = (
-    "import ssl; t = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT); t.check_hostname = False; "
-    f"t.verify_mode = ssl.CERT_NONE; t.load_cert_chain('{_CERTIFICATES}'); c = t.wrap_socket(c); "
+# Probes send four-letter words. A shell takes 3 ms of processor time, where Python takes 90 to start, every
+# three seconds in each server. With TLS, the probe uses the server's certificate as its client certificate.
+_ASK: Final = (
+    f"exec 3<>/dev/tcp/127.0.0.1/{CLIENT_PORT} && printf {{word}} >&3 && timeout 4 grep -q {{answer}} <&3"
 )
-_ASK: Final = "c.sendall(b'{word}'); assert b'{answer}' in b''.join(iter(lambda: c.recv(4096), b''))"
+_ASK_TLS: Final = (
+    f"import socket, ssl; c = socket.create_connection(('127.0.0.1', {SECURE_PORT}), 2); "
+    "t = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT); t.check_hostname = False; "
+    f"t.verify_mode = ssl.CERT_NONE; t.load_cert_chain('{_CERTIFICATES}'); c = t.wrap_socket(c); "
+    "c.sendall(b'{word}'); assert b'{answer}' in b''.join(iter(lambda: c.recv(4096), b''))"
+)
 
 
 def managed(cluster: BrokerCluster) -> ManagedZooKeeper:
@@ -245,10 +248,8 @@ def _base(cluster: BrokerCluster, images: Images, stage: ServerStage) -> Manifes
 
 def four_letter_probe(word: str, answer: str, has_tls: bool) -> list[str]:
     """The command of a probe that sends a four-letter word and expects `answer` in the response."""
-    connect = (
-        _CONNECT.format(port=SECURE_PORT) + _CONNECT_TLS if has_tls else _CONNECT.format(port=CLIENT_PORT)
-    )
-    return ["python3", "-IS", "-c", connect + _ASK.format(word=word, answer=answer)]
+    program, text = (["python3", "-IS", "-c"], _ASK_TLS) if has_tls else (["bash", "-c"], _ASK)
+    return [*program, text.format(word=word, answer=answer)]
 
 
 def build_disruption_budget(cluster: BrokerCluster) -> Manifest:

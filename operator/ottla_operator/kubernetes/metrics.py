@@ -97,6 +97,24 @@ class Metrics:
             _CLUSTER,
             registry=self.registry,
         )
+        self._conditions = Gauge(
+            "ottla_operator_cluster_condition",
+            "1: the current status and reason of a condition of the BrokerCluster.",
+            (*_CLUSTER, "type", "status", "reason"),
+            registry=self.registry,
+        )
+        self._lag = Gauge(
+            "ottla_operator_group_lag_records",
+            "Lag of a ConsumerGroup over all topics.",
+            (*_CLUSTER, "consumergroup"),
+            registry=self.registry,
+        )
+        self._lag_max = Gauge(
+            "ottla_operator_group_max_lag_records",
+            "spec.maxLag of a ConsumerGroup that has one.",
+            (*_CLUSTER, "consumergroup"),
+            registry=self.registry,
+        )
         self._certificates = Gauge(
             "strimzi_certificate_expiration_timestamp_ms",
             "When an authority's certificate expires; named as in Strimzi, for its dashboard and alert.",
@@ -121,6 +139,12 @@ class Metrics:
         observed = done.observed
         if observed is None:
             return
+        for family in (self._lag, self._lag_max):
+            family.remove_by_labels({"namespace": namespace, "cluster": cluster})
+        for group, (lag, lag_max) in done.group_lags.items():
+            self._lag.labels(namespace, cluster, group).set(lag)
+            if lag_max is not None:
+                self._lag_max.labels(namespace, cluster, group).set(lag_max)
         states = [instance.state for instance in observed.brokers.values()]
         for state in ("Stopped", "Starting", "Running", "Stopping", "Crashed"):
             self._brokers.labels(namespace, cluster, state).set(states.count(state))
@@ -136,6 +160,11 @@ class Metrics:
     def _count_resources(self, namespace: str, cluster: str, done: ReconcileResult) -> None:
         status = done.cluster
         if status is not None:
+            self._conditions.remove_by_labels({"namespace": namespace, "cluster": cluster})
+            for condition in status.conditions:
+                self._conditions.labels(
+                    namespace, cluster, condition.type, condition.status, condition.reason
+                ).set(1)
             roll, moving = status.rollout, status.reassignment
             self._ready.labels(namespace, cluster).set(is_true(status.conditions, "Ready"))
             self._outdated.labels(namespace, cluster).set(roll.total - roll.updated if roll else 0)
@@ -162,7 +191,7 @@ class Metrics:
         families: Iterable[Counter | Gauge | Histogram] = (
             self._reconciles, self._seconds, self._steps, self._last,
             self._brokers, self._under_replicated, self._offline, self._failed_steps, self._ready,
-            self._unready, self._outdated, self._moves,
+            self._unready, self._outdated, self._moves, self._conditions, self._lag, self._lag_max,
         )  # fmt: skip
         for family in families:
             family.remove_by_labels(key)

@@ -18,6 +18,8 @@ MANAGER: Final = "ottla-operator"
 FINALIZER: Final = f"{GROUP}/operator"
 
 CLUSTER_LABEL: Final = f"{GROUP}/cluster"
+CONSOLE_LABEL: Final = f"{GROUP}/console"
+"""Of the Service of the console, which the chart of a cluster makes."""
 COMPONENT_LABEL: Final = f"{GROUP}/component"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 

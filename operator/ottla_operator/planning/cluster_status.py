@@ -62,7 +62,13 @@ def hibernation_status(
 ) -> BrokerClusterStatus:
     """The status of a cluster that hibernates: it keeps what was known, besides counts and states."""
     versions = {broker.id: broker.version for broker in cluster.status.brokers}
+    zookeeper = cluster.status.zookeeper
+    if zookeeper is not None and not observed.zookeeper.running:
+        stopped = {"ready": False, "role": "", "waiting_for": ""}
+        servers = [server.model_copy(update=stopped) for server in zookeeper.servers]
+        zookeeper = zookeeper.model_copy(update={"servers": servers})
     changes = {
+        "zookeeper": zookeeper,
         "replicas": _own_brokers(observed),
         "ready_replicas": sum(observed.in_service(broker) for broker in observed.brokers),
         "controller_id": observed.kafka.controller_id,

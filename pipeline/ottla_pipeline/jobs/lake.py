@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from prometheus_client import Counter
+from prometheus_client import CollectorRegistry, Counter
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -62,12 +62,21 @@ def open_lake(spark: SparkSession, config: LakeConfig) -> Lake:
 CONFIG = LakeConfig
 
 
+class LakeMetrics:
+    """The job's own metrics at /metrics."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.events = Counter("ottla_lake_events", "Events landed.", registry=registry)
+        self.dead_letters = Counter(
+            "ottla_lake_dead_letters", "Records that are not events.", registry=registry
+        )
+
+
 def start(context: JobContext, config: LakeConfig) -> Sequence[StreamingQuery]:
     """Starts the streaming query."""
     lake = open_lake(context.spark, config)
     lake.check_owner()
-    events = Counter("ottla_lake_events", "Events landed.", registry=context.metrics)
-    dead = Counter("ottla_lake_dead_letters", "Records that are not events.", registry=context.metrics)
+    metrics = LakeMetrics(context.metrics)
 
     def land(records: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
@@ -75,8 +84,8 @@ def start(context: JobContext, config: LakeConfig) -> Sequence[StreamingQuery]:
         if landed is None:
             context.echo(f"batch {batch_id}: was committed before; publication completed")
             return
-        events.inc(landed.events)
-        dead.inc(landed.dead_letters)
+        metrics.events.inc(landed.events)
+        metrics.dead_letters.inc(landed.dead_letters)
         files = "" if landed.files is None else f"{landed.files:,} files, "
         context.echo(
             f"batch {batch_id}: {landed.events:,} events landed, {landed.dead_letters:,} dead letters, "

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, expect
+from prometheus_client import CollectorRegistry
 
 from ottla.client.blocking import AdminClient, Producer
 from ottla.local.processes import free_port
@@ -22,6 +23,8 @@ from ottla.security.acls import (
     ResourceType,
 )
 from ottla_console.registry import PAGES
+from ottla_pipeline.progress import Status
+from ottla_pipeline.status_port import StatusPort
 from tests.judges.browser import Visitor, chromium, console
 from tests.judges.one_broker import one_broker
 from tests.judges.registries import Registry
@@ -33,6 +36,7 @@ HOSTILE = "<script>alert(1)</script>\u202e/../?x=1&y#\u05e2"
 GROUPS = ("billing", HOSTILE)
 _RECORD = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "string"}%s]}'
 SCHEMAS = (_RECORD % "", _RECORD % ', {"name": "note", "type": "string", "default": ""}')
+WINDOW = {"start": 1_780_000_000_000, "tier": "lake", "status": "missing", "missing": 17, "duplicated": 0}
 URLS = {
     "": "",
     "topics": "topics",
@@ -42,6 +46,7 @@ URLS = {
     "topics/{name}/groups": "topics/orders/groups",
     "topics/{name}/settings": "topics/orders/settings",
     "topics/{name}/acls": "topics/orders/acls",
+    "topics/{name}/completeness": "topics/orders/completeness",
     "new-topic": "new-topic",
     "topics/{name}/manage": "topics/orders/manage?before:0=2",
     "topics/{name}/setting": "topics/orders/setting?setting=retention.ms",
@@ -49,6 +54,7 @@ URLS = {
     "group": "group?id=billing",
     "group/reset": "group/reset?id=billing&to=earliest&topic=orders",
     "group/delete": "group/delete?id=billing",
+    "pipelines": "pipelines",
     "schemas": "schemas",
     "schema": "schema?name=orders-value",
     "acls": "acls",
@@ -65,6 +71,8 @@ URLS = {
     "transaction": "transaction?id=payments-1",
     "reassignments": "reassignments",
     "brokers": "brokers",
+    "kubernetes": "kubernetes",
+    "partitions": "partitions",
     "brokers/{name}": "brokers/0",
     "brokers/{name}/settings": "brokers/0/settings",
 }
@@ -105,7 +113,13 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         for schema in SCHEMAS:
             status, answer = registry.ask("POST", "/subjects/orders-value/versions", {"schema": schema})
             assert status == 200, answer
+        job = Status("lake", "orders", state="Running", application_id="local-1")
+        audit = {"completeUntil": 1_780_000_000_000, "missing": 17, "differing": 1, "windows": [WINDOW]}
+        job.details["audit"] = {"topics": {"orders": audit}}
+        port = StatusPort("127.0.0.1", 0, job.to_json, CollectorRegistry())
+        stack.callback(port.close)
         options = ("-b", bootstrap, "--name", "it", "--schema-registry", registry.url)
+        options += ("--pipeline", f"http://127.0.0.1:{port.port}")
         running = stack.enter_context(console(folder, *options))
         writer.begin_transaction()
         writer.send("orders", b"not yet", partition=1).result(60)
@@ -162,6 +176,29 @@ def test_a_cluster_without_an_authorizer_says_so_on_the_page_of_acls(visitor: Vi
     page = visitor.visit("/c/it/acls")
     expect(page.locator(".problems")).to_contain_text("the brokers have no authorizer")
     expect(page.locator("table")).to_have_count(0)
+
+
+def test_offsets_lead_to_the_records_at_them(visitor: Visitor) -> None:
+    page = visitor.visit("/c/it/group?id=billing")
+    page.get_by_role("link", name="2", exact=True).click()
+    expect(page.locator("h1")).to_have_text("Partition 0, offset 2")
+    expect(page.locator("main")).to_contain_text("record 2")
+    page = visitor.visit("/c/it/topics/orders")
+    page.get_by_role("link", name="10", exact=True).click()
+    expect(page.locator("h1")).to_have_text("Partition 0, offset 9")
+    page = visitor.visit("/c/it/transaction?id=payments-1")
+    page.get_by_role("link", name="0", exact=True).click()
+    expect(page.locator("main")).to_contain_text("not yet")
+
+
+def test_a_pipeline_is_listed_and_its_audit_leads_to_the_records_of_a_window(visitor: Visitor) -> None:
+    page = visitor.visit("/c/it/pipelines")
+    expect(page.locator("tbody tr")).to_contain_text("Running", timeout=20_000)
+    page = visitor.visit("/c/it/topics/orders/completeness")
+    expect(page.locator("section")).to_contain_text("17 records are missing", timeout=20_000)
+    visitor.check("completeness")
+    page.get_by_role("link", name="2026-05-28 20:26:40").click()
+    expect(page.locator("#time")).to_have_value(re.compile("2026-05-28"))
 
 
 def test_versions_of_a_schema_are_compared(visitor: Visitor) -> None:

@@ -1,14 +1,17 @@
-"""Log-ins of the console by client certificate, in Chromium: to Ottla and Apache Kafka, with ACLs."""
+"""Log-ins of the console by client certificate and at an OpenID provider, in Chromium: to Ottla and Apache
+Kafka, with ACLs."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from bench.apache_kafka import KafkaBroker
 from ottla.client.blocking import AdminClient
@@ -18,7 +21,8 @@ from ottla.security.acls import AclBinding, Entry, Operation, Permission, Resour
 from tests.certificates import Authority, Certified
 from tests.judges.browser import Visitor, chromium, console
 from tests.judges.one_broker import one_broker
-from tests.judges.secured import SCRAM_MODULE
+from tests.judges.openid_provider import AUDIENCE, CLIENT, SECRET, OpenIdProvider, openid_provider
+from tests.judges.secured import OAUTH_MODULE, SCRAM_MODULE
 from tests.oracles import needs_kafka_jars
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.budget(60)]
@@ -162,4 +166,106 @@ def test_a_certificate_of_another_authority_reaches_no_page(browser: Browser, pl
     person = place.visitor(browser, Authority("Elsewhere").sign("Anna", unit="People"))
     with pytest.raises(Exception, match="ERR_"):
         person.page.goto("/c/it/topics")
+    person.close()
+
+
+# --- at an OpenID provider ---
+
+VALIDATOR = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
+
+
+class Sso(NamedTuple):
+    address: str
+    provider: OpenIdProvider
+    log: Path
+    """Of the console."""
+
+
+@pytest.fixture(scope="module", params=["ottla", "apache"])
+def sso(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sso]:
+    """Dora may describe the topic `orders`; access tokens live for 10 s."""
+    folder = tmp_path_factory.mktemp("oidc")
+    secured, port = f"127.0.0.1:{free_port()}", free_port()
+    address = f"http://127.0.0.1:{port}"
+    with openid_provider(folder, f"{address}/login/callback", access_token_s=10) as provider:
+        listener = "listener.name.sasl_plaintext"
+        settings = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{free_port()},SASL_PLAINTEXT://{secured}",
+            "sasl.enabled.mechanisms": "OAUTHBEARER",
+            f"{listener}.oauthbearer.sasl.server.callback.handler.class": VALIDATOR,
+            f"{listener}.oauthbearer.sasl.jaas.config": f"{OAUTH_MODULE} required;",
+            f"{listener}.sasl.oauthbearer.jwks.endpoint.url": provider.keys_url,
+            f"{listener}.sasl.oauthbearer.expected.audience": AUDIENCE,
+            f"{listener}.sasl.oauthbearer.expected.issuer": provider.issuer,
+            "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+            "super.users": "User:ANONYMOUS",
+            "connections.max.reauth.ms": "3600000",
+        }
+        with brokers(request.param, folder, settings) as bootstrap:
+            with AdminClient(bootstrap_servers=bootstrap) as admin:
+                for topic in ("orders", "private"):
+                    admin.create_topic(topic, partitions=1, replication_factor=1)
+                admin.create_acls(
+                    [allow("User:dora", Operation.DESCRIBE, ResourceType.TOPIC, "orders")]
+                ).raise_first()
+            file = folder / "console.yaml"
+            cluster = {
+                "name": "it",
+                "bootstrap": secured,
+                "properties": {"security.protocol": "SASL_PLAINTEXT"},
+                "login": "oidc",
+                "oidc": {"issuer": provider.issuer, "client_id": CLIENT, "client_secret": SECRET},
+            }
+            file.write_text(json.dumps({"clusters": [cluster]}))
+            with console(folder, "--config", str(file), "--port", str(port)) as running:
+                assert running.rstrip("/") == address
+                yield Sso(address, provider, folder / "console.log")
+
+
+def log_in_at_provider(page: Page, name: str) -> None:
+    page.get_by_role("link", name="Log in with 127.0.0.1").click()
+    page.locator('input[name="login"]').fill(name)
+    page.locator('input[name="password"]').fill("any")
+    page.locator('button[type="submit"]').click()
+    page.locator('button[type="submit"]').click()  # the consent
+
+
+def test_a_person_of_the_provider_is_a_principal_of_the_brokers_while_tokens_are_renewed(
+    browser: Browser, sso: Sso
+) -> None:
+    person = Visitor(browser, sso.address)
+    page = person.visit("/c/it/topics?q=o")
+    log_in_at_provider(page, "dora")
+    expect(page).to_have_url(f"{sso.address}/c/it/topics?q=o")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody")).to_contain_text("orders")
+    person.visit("/c/it/topics/private", status=404)
+    page = person.visit("/c/it/topics/orders/settings")
+    expect(page.locator(".problems")).to_contain_text("User:dora lacks DescribeConfigs on the topic orders")
+
+    def grants() -> int:
+        return sso.provider.log().count("grant.success OK")
+
+    before = grants()  # the first token has ended once it was renewed twice
+    assert wait_until(lambda: grants() >= before + 2, timeout_s=60), sso.provider.log()
+    page = person.visit("/c/it/topics")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator(".problems")).to_have_count(0)
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("status")).to_contain_text("You are logged out of the console")
+    person.check()
+    assert wait_until(lambda: "grant.revoked OK " in sso.provider.log(), timeout_s=20)
+    page.goto("/c/it/topics")
+    expect(page.locator("h1")).to_have_text("Log in to it")
+    assert "ey" not in "".join(re.findall(r"[A-Za-z0-9_-]{40,}", sso.log.read_text())), "a token in the log"
+    person.close()
+
+
+def test_a_person_who_cancels_at_the_provider_sees_why_there_is_no_log_in(browser: Browser, sso: Sso) -> None:
+    person = Visitor(browser, sso.address)
+    page = person.visit("/c/it/topics")
+    page.get_by_role("link", name="Log in with 127.0.0.1").click()
+    page.get_by_text("Cancel").click()
+    expect(page.get_by_role("alert")).to_contain_text("did not log you in: it responded access_denied")
+    assert person.findings() == []
     person.close()

@@ -340,7 +340,8 @@ def test_every_record_is_joined_or_reported_late(lines: Lines) -> None:
     inner = lines()
     outer = lines(inner.name)
     sent = send_disordered(inner, "in", "in2")
-    few = {"maxOffsetsPerTrigger": 60}  # of each side: Spark's joins drop by the watermark of the batch before
+    # Of each side: Spark's joins drop by the watermark of the batch before.
+    few = {"maxOffsetsPerTrigger": 60}
     queries = [
         *inner.start(inner.joined("inner") | few),
         *outer.start(outer.joined("leftOuter") | few),

@@ -114,10 +114,12 @@ class Ensemble:
 
     def serves(self, server: int) -> bool:
         """By the readiness probe of its pod: the program is the manifest's own."""
-        stage = ServerStage.TLS if self.speaks_tls(server) else ServerStage.PLAIN
-        (_, _, _, program) = manifests_zookeeper.four_letter_probe("srvr", "Mode:", stage > ServerStage.PLAIN)
+        has_tls = self.speaks_tls(server)
+        *command, program = manifests_zookeeper.four_letter_probe("srvr", "Mode:", has_tls)
         plain, secure, *_ = self.ports[server]
         program = program.replace("2181", str(plain)).replace("2182", str(secure))
+        if not has_tls:
+            return listens(plain) and subprocess.run([*command, program], check=False).returncode == 0
         program = program.replace("/etc/ottla-certificates", str(self.directory / "certificates"))
         # In this process: a Python of its own, twenty times a second, takes the time of what it waits for.
         variables: dict[str, Any] = {}
@@ -191,6 +193,11 @@ class Ensemble:
     @property
     def operator(self) -> Pair:
         return Pair.of_pem(self.secrets["demo-cluster-operator-certs"]["cluster-operator.pem"])
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextmanager

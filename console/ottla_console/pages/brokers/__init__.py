@@ -15,7 +15,11 @@ from ottla_console.web.page import Context, Nav, Page, Tab
 
 
 async def show_list(ctx: Context) -> Response:
-    return ctx.render("brokers/list.html", list_of(await ctx.snapshot("cluster", "topics"), ctx.query()))
+    kubernetes = await ctx.kubernetes()
+    resources = kubernetes.value if kubernetes else None
+    return ctx.render(
+        "brokers/list.html", list_of(await ctx.snapshot("cluster", "topics"), ctx.query(), resources)
+    )
 
 
 async def show_disks(ctx: Context) -> Response:

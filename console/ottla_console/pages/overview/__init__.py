@@ -10,7 +10,8 @@ from ottla_console.web.page import Context, Nav, Page
 
 async def show(ctx: Context) -> Response:
     snapshot = await ctx.snapshot("cluster", "topics")
-    return ctx.render("overview/overview.html", overview_of(snapshot))
+    view = overview_of(snapshot, await ctx.kubernetes(), ctx.now_ms())
+    return ctx.render("overview/overview.html", view)
 
 
 PAGES = (Page("", show, "Overview", nav=Nav("Cluster", "Overview", 0)),)

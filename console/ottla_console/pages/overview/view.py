@@ -8,9 +8,11 @@ from heapq import nlargest
 from typing import Final
 
 from ottla_console.cluster.brokers import Broker, brokers_of
+from ottla_console.cluster.collecting import merged
 from ottla_console.cluster.problems import Problem
 from ottla_console.cluster.rates import History
-from ottla_console.cluster.snapshot import PartitionState, Snapshot
+from ottla_console.cluster.resources import State
+from ottla_console.cluster.snapshot import Part, PartitionState, Snapshot
 from ottla_console.views import formats
 
 TOP: Final = 5
@@ -18,7 +20,7 @@ LISTED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class Health:
     """The state of the cluster in a sentence."""
 
     level: str
@@ -40,7 +42,7 @@ class Overview:
     """What the page shows."""
 
     cluster_id: str
-    state: State
+    state: Health
     brokers: tuple[Broker, ...]
     topics: int | None
     partitions: int
@@ -57,16 +59,19 @@ class Overview:
     laggards: tuple[Top, ...]
     """Groups by lag."""
     problems: tuple[Problem, ...]
+    resources: State | None
+    """On Kubernetes; None if it is not there, or not known."""
+    now_ms: int
 
 
-def overview_of(snapshot: Snapshot) -> Overview:
+def overview_of(snapshot: Snapshot, kubernetes: Part[State] | None = None, now_ms: int = 0) -> Overview:
     brokers = brokers_of(snapshot)
     last = snapshot.history.last
     lags = {group: lag.records for group, lag in snapshot.group_lags.items() if lag.records > 0}
     used = [each.used_bytes for each in brokers if each.used_bytes is not None]
     return Overview(
         (snapshot.cluster.value.cluster_id or "") if snapshot.cluster.value else "",
-        state_of(snapshot, brokers),
+        state_of(snapshot, brokers, kubernetes.value if kubernetes else None),
         brokers,
         len(snapshot.known_topics) if snapshot.topics.value is not None else None,
         snapshot.partition_count,
@@ -79,37 +84,45 @@ def overview_of(snapshot: Snapshot) -> Overview:
         snapshot.history,
         _top(_of_users(snapshot, last.topic_records) if last else {}),
         _top(lags),
-        snapshot.problems,
+        merged(snapshot.problems, kubernetes.problems if kubernetes else ()),
+        kubernetes.value if kubernetes else None,
+        now_ms,
     )
 
 
-def state_of(snapshot: Snapshot, brokers: tuple[Broker, ...]) -> State:
-    """What is wrong, the worst first."""
+def state_of(snapshot: Snapshot, brokers: tuple[Broker, ...], resources: State | None = None) -> Health:
+    """What is wrong, the worst first; what the operator says, if the brokers find nothing wrong."""
     if snapshot.cluster.value is None:
         if snapshot.cluster.problems:
-            return State("alarm", "No broker responds", snapshot.cluster.problems[0].reason)
-        return State("unknown", "Asking the brokers", "The first answers arrive in a moment.")
+            return Health("alarm", "No broker responds", snapshot.cluster.problems[0].reason)
+        return Health("unknown", "Asking the brokers", "The first answers arrive in a moment.")
     if snapshot.cluster.problems:
-        return State("alarm", "No broker responds any more", "The page shows what was known before.")
+        return Health("alarm", "No broker responds any more", "The page shows what was known before.")
     if snapshot.offline:
         count = formats.count(len(snapshot.offline), "partition")
-        return State("alarm", f"{count} offline", "Without a leader they take and give no records.")
+        return Health("alarm", f"{count} offline", "Without a leader they take and give no records.")
     gone = [row.id for row in brokers if not row.online]
     if snapshot.cluster.value.controller_id < 0:
-        return State(
+        return Health(
             "alarm", "No controller", "Leaders cannot be elected until the brokers have elected one."
         )
     if gone:
         which = formats.broker_ids(tuple(gone))
-        return State("warn", f"{formats.count(len(gone), 'broker')} away: {which}", _behind(snapshot))
+        return Health("warn", f"{formats.count(len(gone), 'broker')} away: {which}", _behind(snapshot))
     if snapshot.not_in_sync:
-        return State("warn", _behind(snapshot), "Some replicas are behind their leaders.")
+        return Health("warn", _behind(snapshot), "Some replicas are behind their leaders.")
+    ready = resources.ready if resources else None
+    if ready is not None and ready.status != "True":
+        return Health("warn", f"Not ready: {ready.reason}", ready.message)
     full = [row.id for row in brokers if row.disk_share is not None and row.disk_share >= 0.9]
     if full:
-        return State("warn", f"The disk of broker {formats.broker_ids(tuple(full))} is over 90 % full")
+        which = f"disk of broker {full[0]} is"
+        if len(full) > 1:
+            which = f"disks of brokers {formats.broker_ids(tuple(full))} are"
+        return Health("warn", f"The {which} over 90 % full")
     if snapshot.topics.value is None:
-        return State("unknown", "The topics are not known", "")
-    return State("ok", "All partitions are in sync", "")
+        return Health("unknown", "The topics are not known", "")
+    return Health("ok", "All partitions are in sync", "")
 
 
 def _behind(snapshot: Snapshot) -> str:

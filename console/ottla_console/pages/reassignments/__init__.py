@@ -1,4 +1,5 @@
-"""Reassignments in progress: which partitions move where, and how far the new replicas are."""
+"""Reassignments in progress: which partitions move where, and how far the new replicas are; on Kubernetes
+the operator's own progress, and that of rolls."""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ async def show(ctx: Context) -> Response:
     found = await reader.read(
         reader.admin.list_partition_reassignments(), "the reassignments", DESCRIBE_CLUSTER
     )
-    return ctx.render("reassignments/reassignments.html", reassignments_of(snapshot, found, ctx.query()))
+    kubernetes = await ctx.kubernetes()
+    view = reassignments_of(
+        snapshot, found, ctx.query(), kubernetes.value if kubernetes else None, ctx.now_ms()
+    )
+    return ctx.render("reassignments/reassignments.html", view)
 
 
 PAGES = (Page("reassignments", show, "Reassignments", nav=Nav("Cluster", "Reassignments", 5)),)

@@ -8,6 +8,7 @@ from typing import Final
 
 from ottla.client.admin_types import Reassignment, TopicPartition
 from ottla_console.cluster.problems import Problem
+from ottla_console.cluster.resources import State
 from ottla_console.cluster.snapshot import Part, Snapshot
 from ottla_console.views.tables import Column, Query, Table, table_of
 
@@ -46,10 +47,17 @@ class Reassignments:
     bytes: int
     """That new replicas still have to copy."""
     problems: tuple[Problem, ...]
+    resources: State | None
+    """On Kubernetes; None if it is not there, or not known."""
+    now_ms: int
 
 
 def reassignments_of(
-    snapshot: Snapshot, found: Part[dict[TopicPartition, Reassignment]], query: Query
+    snapshot: Snapshot,
+    found: Part[dict[TopicPartition, Reassignment]],
+    query: Query,
+    resources: State | None = None,
+    now_ms: int = 0,
 ) -> Reassignments:
     moves = found.value or {}
     sizes = _sizes(snapshot, moves)
@@ -58,7 +66,7 @@ def reassignments_of(
         int(row.bytes * len(row.adding) * (1 - (row.copied or 0.0))) for row in rows if row.bytes is not None
     )
     table = table_of(rows, COLUMNS, query, text=lambda row: row.topic, default_sort="topic")
-    return Reassignments(table, left, found.problems)
+    return Reassignments(table, left, found.problems, resources, now_ms)
 
 
 def _sizes(

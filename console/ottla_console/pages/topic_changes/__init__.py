@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from ottla.client.admin_types import (
     ConfigChange,
-    ConfigEntry,
     ConfigOperation,
     ConfigResource,
     ConfigType,
@@ -209,14 +208,10 @@ async def show_setting(ctx: Context) -> Response:
 
 async def _read_setting(ctx: Context, name: str) -> Setting:
     resource = ConfigResource(ConfigType.TOPIC, ctx.name)
-    found = await ctx.reader.read_each(
-        ctx.reader.admin.describe_configs([resource], synonyms=True, documentation=True),
-        lambda _: f"the settings of {ctx.name}",
-        lambda _: _need(Operation.DESCRIBE_CONFIGS, ctx.name),
-        title=f"the settings of {ctx.name}",
+    need = _need(Operation.DESCRIBE_CONFIGS, ctx.name)
+    return setting_of(
+        ctx.name, name, await ctx.reader.settings(resource, f"the settings of {ctx.name}", need)
     )
-    entries: dict[str, ConfigEntry] | None = None if found.value is None else found.value.get(resource)
-    return setting_of(ctx.name, name, Part(entries, found.problems, found.taken_ms))
 
 
 def _setting(ctx: Context, view: Setting, status: int = 200) -> Response:

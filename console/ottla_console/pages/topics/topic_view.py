@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.client.admin_types import ConfigEntry, TopicDescription, TopicPartition
-from ottla.security.acls import AclBinding
+from ottla.security.acls import AclBinding, Operation, Permission
 from ottla_console.cluster.problems import Problem
 from ottla_console.cluster.rates import History
 from ottla_console.cluster.snapshot import Part, Snapshot
@@ -205,6 +205,8 @@ def groups_of(snapshot: Snapshot, head: Head, query: Query) -> Groups:
     )
 
 
+ANY_HOST: Final = "*"
+EVERYONE: Final = "User:*"
 ACLS: Final[tuple[Column[AclBinding], ...]] = (
     Column("principal", "Principal", lambda acl: acl.entry.principal),
     Column("permission", "Permission", lambda acl: acl.entry.permission.label),
@@ -219,12 +221,30 @@ ACLS: Final[tuple[Column[AclBinding], ...]] = (
 )
 
 
+def permitted(acls: list[AclBinding], operation: Operation) -> tuple[str, ...]:
+    """The principals that these ACLs permit an operation, without those that they deny it from any host."""
+    matching = [acl.entry for acl in acls if acl.entry.operation in (operation, Operation.ALL)]
+    denied = {
+        each.principal for each in matching if each.permission is Permission.DENY and each.host == ANY_HOST
+    }
+    if EVERYONE in denied:
+        return ()
+    allowed = {
+        each.principal if each.host == ANY_HOST else f"{each.principal} from {each.host}"
+        for each in matching
+        if each.permission is Permission.ALLOW and each.principal not in denied
+    }
+    return tuple(sorted(allowed))
+
+
 @dataclass(frozen=True, slots=True)
 class Acls:
     """The tab of the ACLs that apply to the topic."""
 
     head: Head
     table: Table[AclBinding]
+    writers: tuple[str, ...]
+    readers: tuple[str, ...]
     problems: tuple[Problem, ...]
 
 
@@ -233,4 +253,6 @@ def acls_of(head: Head, found: Part[list[AclBinding]], query: Query) -> Acls:
         found.value or [], ACLS, query, text=lambda acl: f"{acl.entry.principal} {acl.entry.operation.label}",
         default_sort="principal",
     )  # fmt: skip
-    return Acls(head, table, found.problems)
+    acls = found.value or []
+    writers, readers = permitted(acls, Operation.WRITE), permitted(acls, Operation.READ)
+    return Acls(head, table, writers, readers, found.problems)

@@ -11,7 +11,16 @@ from ottla.client.admin_types import TransactionDescription
 from ottla.security.acls import Operation, ResourceType
 from ottla_console.cluster.problems import Need
 from ottla_console.cluster.snapshot import Part
-from ottla_console.pages.transactions.view import ongoing, producers_of, transaction_of, transactions_of
+from ottla_console.pages.transactions.view import (
+    PARTITIONS_MAX,
+    Listed,
+    Producing,
+    ids_of,
+    ongoing,
+    producers_of,
+    transaction_of,
+    transactions_of,
+)
 from ottla_console.web.page import Context, Nav, Page, Tab
 
 DESCRIBED_MAX: Final = 200
@@ -38,7 +47,16 @@ async def show(ctx: Context) -> Response:
     id_ = ctx.params.get("id", "")
     found = await _describe(ctx, [id_])
     described = (found.value or {}).get(id_)
-    view = transaction_of(id_, Part(described, found.problems, found.taken_ms), ctx.now_ms())
+    producers: Part[Producing] = Part()
+    if described is not None and described.partitions:
+        producers = await ctx.reader.read_each(
+            ctx.reader.admin.describe_producers(described.partitions[:PARTITIONS_MAX]),
+            lambda tp: f"the producers of {tp.topic}-{tp.partition}",
+            lambda tp: Need(Operation.READ, ResourceType.TOPIC, tp.topic),
+            title="where the transaction began in its partitions",
+        )
+    part = Part(described, found.problems, found.taken_ms)
+    view = transaction_of(id_, part, ctx.now_ms(), producers)
     return ctx.render("transactions/transaction.html", view, status=404 if view.missing else 200)
 
 
@@ -64,10 +82,23 @@ async def show_producers(ctx: Context) -> Response:
         lambda _: Need(Operation.READ, ResourceType.TOPIC, ctx.name),
         title=f"the producers of {ctx.name}",
     )
-    return ctx.render(
-        "transactions/producers.html",
-        producers_of(ctx.name, topic is not None and topic.internal, found, ctx.now_ms(), ctx.query()),
+    listed: Part[Listed] = Part()
+    if any(each.transaction_start_offset >= 0 for some in (found.value or {}).values() for each in some):
+        listed = await ctx.reader.read_each(
+            ctx.reader.admin.list_transactions(),
+            lambda broker: f"the transactions that broker {broker} coordinates",
+            title="the transactions",
+        )
+    view = producers_of(
+        ctx.name,
+        topic is not None and topic.internal,
+        found,
+        ctx.now_ms(),
+        ctx.query(),
+        ends=snapshot.end_offsets.value,
+        ids=ids_of(listed),
     )
+    return ctx.render("transactions/producers.html", view)
 
 
 PAGES = (

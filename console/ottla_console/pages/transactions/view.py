@@ -18,7 +18,12 @@ from ottla_console.views.tables import Column, Query, Table, table_of
 
 ONGOING: Final = "Ongoing"
 
+PARTITIONS_MAX: Final = 200
+"""Of a transaction, on its page."""
+
 Listed = Mapping[int, tuple[TransactionListing, ...]]
+Producing = dict[TopicPartition, tuple[ProducerState, ...]]
+"""The producers of partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,8 @@ class Transaction:
     """For how long its transaction has been open; None without one."""
     missing: bool
     problems: tuple[Problem, ...]
+    began: Mapping[TopicPartition, int]
+    """The offsets of its first records in its partitions, where they are known."""
 
     @property
     def late(self) -> bool:
@@ -124,10 +131,26 @@ class Transaction:
         )
 
 
-def transaction_of(id_: str, found: Part[TransactionDescription], now_ms: int) -> Transaction:
+def transaction_of(
+    id_: str, found: Part[TransactionDescription], now_ms: int, producers: Part[Producing]
+) -> Transaction:
+    """`producers`: of its partitions."""
     description = found.value
     missing = any(each.kind is Kind.MISSING for each in found.problems)
-    return Transaction(id_, description, _open_ms(description, now_ms), missing, found.problems)
+    began = {
+        tp: each.transaction_start_offset
+        for tp, some in (producers.value or {}).items()
+        for each in some
+        if description is not None and each.producer_id == description.producer_id
+        if each.transaction_start_offset >= 0
+    }
+    problems = (*found.problems, *producers.problems)
+    return Transaction(id_, description, _open_ms(description, now_ms), missing, problems, began)
+
+
+def ids_of(listed: Part[Listed]) -> dict[int, str]:
+    """The transactional ids by producer id."""
+    return {row.producer_id: row.transactional_id for some in (listed.value or {}).values() for row in some}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +161,12 @@ class ProducerRow:
     state: ProducerState
     quiet_ms: int
     """Since its last record."""
+    holds: bool = False
+    """Its open transaction is the first one of the partition: the last stable offset is where it begins."""
+    waiting: int | None = None
+    """Records from there to the end of the log, which consumers of read_committed do not get yet."""
+    transactional_id: str = ""
+    """Empty: it has none, or it is not known."""
 
     @property
     def open(self) -> bool:
@@ -151,7 +180,11 @@ PRODUCERS: Final[tuple[Column[ProducerRow], ...]] = (
     Column("epoch", "Epoch", lambda row: row.state.producer_epoch, numeric=True),
     Column("sequence", "Last sequence", lambda row: row.state.last_sequence, numeric=True),
     Column("quiet", "Last record", lambda row: row.quiet_ms, numeric=True, hint="Time since its last record"),
-    Column("open", "Open transaction", lambda row: (not row.open, row.state.transaction_start_offset)),
+    Column(
+        "open",
+        "Open transaction",
+        lambda row: (not row.open, row.state.transaction_start_offset if row.open else row.quiet_ms),
+    ),
 )
 
 
@@ -164,23 +197,40 @@ class Producers:
     table: Table[ProducerRow]
     producers: int
     open: int
+    holding: tuple[ProducerRow, ...]
+    """Those that hold a last stable offset back."""
     problems: tuple[Problem, ...]
 
 
 def producers_of(
     name: str,
     internal: bool,
-    found: Part[dict[TopicPartition, tuple[ProducerState, ...]]],
+    found: Part[Producing],
     now_ms: int,
     query: Query,
+    *,
+    ends: Mapping[TopicPartition, int] | None = None,
+    ids: Mapping[int, str] | None = None,
 ) -> Producers:
-    rows = [
-        ProducerRow(tp.partition, state, max(0, now_ms - state.last_timestamp_ms))
-        for tp, states in (found.value or {}).items()
-        for state in states
-    ]
+    """`ends`: log end offsets; `ids`: transactional ids by producer id."""
+    rows = []
+    for tp, states in (found.value or {}).items():
+        opened = [each.transaction_start_offset for each in states if each.transaction_start_offset >= 0]
+        end = (ends or {}).get(tp)
+        for state in states:
+            start = state.transaction_start_offset
+            holds = start >= 0 and start == min(opened)
+            waiting = end - start if holds and end is not None else None
+            quiet_ms = max(0, now_ms - state.last_timestamp_ms)
+            id_ = (ids or {}).get(state.producer_id, "")
+            rows.append(ProducerRow(tp.partition, state, quiet_ms, holds, waiting, id_))
     table = table_of(
-        rows, PRODUCERS, query, text=lambda row: f"{row.state.producer_id}", default_sort="quiet"
+        rows,
+        PRODUCERS,
+        query,
+        text=lambda row: f"{row.state.producer_id} {row.transactional_id}",
+        default_sort="open",
     )
     distinct = len({row.state.producer_id for row in rows})
-    return Producers(name, internal, table, distinct, sum(row.open for row in rows), found.problems)
+    holding = tuple(row for row in rows if row.holds)
+    return Producers(name, internal, table, distinct, sum(row.open for row in rows), holding, found.problems)

@@ -7,6 +7,8 @@
   const defaults = { from: "newest", rows: "50", k: "auto", v: "auto" };
   if (form) {
     form.addEventListener("formdata", (event) => {
+      const from = event.formData.get("from");
+      for (const each of ["offset", "time"]) if (from !== each) event.formData.delete(each);
       for (const [each, value] of [...event.formData]) if (!value || defaults[each] === value) event.formData.delete(each);
     });
   }

@@ -1,0 +1,419 @@
+"""The custom resources of a cluster on Kubernetes, and their Events: what the operator says of it.
+
+Read with the rights of the console's own service account, the same for all principals, by pages that show
+them. `Resources` keeps the newest state; pages never wait for more than a moment. Objects are plain dicts in
+the API's form; `state_of` is pure, and accepts a missing status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeAlias
+
+from ottla_console.cluster.jobs import Job, TopicAudit, group_of, instant_ms, windows_of, with_batch
+from ottla_console.cluster.problems import Kind, Problem
+from ottla_console.cluster.snapshot import Part
+from ottla_console.settings import BrokerClusterName
+
+log = logging.getLogger(__name__)
+
+Object: TypeAlias = Mapping[str, Any]
+
+API_VERSION: Final = "ottla.dev/v1alpha1"
+FRESH_S: Final = 4.0
+"""A state that is younger is not read again."""
+READ_S: Final = 10.0
+EVENTS_MAX: Final = 20
+OBJECTS_MAX: Final = 2_000
+"""Of each kind; more are not read."""
+OTHERS: Final = (
+    *("brokerpools", "topics", "users", "quotas", "consumergroups", "pipelines"),
+    *("connectclusters", "connectors"),
+)
+"""The kinds that refer to a BrokerCluster."""
+_TRUE_IS_UNUSUAL: Final = frozenset(
+    {"Rolling", "Scaling", "ReplicasChanging", "ReconciliationPaused", "Failing", "Contested"}
+)
+
+
+class KubernetesError(Exception):
+    """The API server refused a request, or did not respond (status 0)."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class KubernetesApi(Protocol):
+    """What the console reads from an API server. Raises KubernetesError."""
+
+    async def get(self, path: str) -> Object:
+        """An object, by the path of its URL."""
+
+    async def list(self, path: str, selector: str = "", most: int = OBJECTS_MAX) -> Sequence[Object]:
+        """Objects, by the path of their URL; `selector`: of fields."""
+
+    async def close(self) -> None:
+        """Release connections and threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition of a resource."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+    since_ms: int
+
+    @property
+    def unusual(self) -> bool:
+        """Whether it differs from that of a resource in its normal state."""
+        return self.status == ("True" if self.type in _TRUE_IS_UNUSUAL else "False")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """An operation that takes a while: a roll, a reassignment."""
+
+    title: str
+    done: int
+    total: int
+    since_ms: int
+    waits_for: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A broker or a ZooKeeper server."""
+
+    id: int
+    pod: str
+    pool: str
+    state: str
+    ready: bool
+    restart_reasons: tuple[str, ...]
+    waits_for: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An Event about the BrokerCluster, or about a resource that refers to it."""
+
+    at_ms: int
+    warning: bool
+    reason: str
+    message: str
+    count: int
+    of: str
+    """Kind and name, `Topic/orders`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A resource that refers to the BrokerCluster."""
+
+    kind: str
+    name: str
+    ready: Condition | None
+    """None: it has no status yet."""
+    warnings: tuple[str, ...]
+
+    @property
+    def well(self) -> bool:
+        return self.ready is not None and self.ready.status == "True"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A BrokerCluster and what belongs to it."""
+
+    namespace: str
+    name: str
+    conditions: tuple[Condition, ...]
+    brokers: tuple[Server, ...]
+    zookeeper: tuple[Server, ...]
+    progress: tuple[Progress, ...]
+    events: tuple[Event, ...]
+    """The newest first."""
+    resources: tuple[Resource, ...]
+    warnings: tuple[str, ...]
+    outdated: bool
+    """The operator has not seen the newest spec yet."""
+    jobs: tuple[Job, ...] = ()
+    """Of its Pipelines."""
+    audits: Mapping[str, TopicAudit] = field(default_factory=dict)
+    """By topic, of its Topics."""
+
+    @property
+    def ready(self) -> Condition | None:
+        return next((each for each in self.conditions if each.type == "Ready"), None)
+
+    @property
+    def unusual(self) -> tuple[Condition, ...]:
+        """Besides Ready."""
+        return tuple(each for each in self.conditions if each.unusual and each.type != "Ready")
+
+    @property
+    def failing(self) -> tuple[Resource, ...]:
+        """The resources that are not Ready."""
+        return tuple(each for each in self.resources if not each.well)
+
+
+def state_of(cluster: Object, events: Sequence[Object], others: Sequence[Object]) -> State:
+    """The state by the objects of the API server; `others` and `events` of the whole namespace."""
+    metadata, status = cluster["metadata"], _status(cluster)
+    name = str(metadata["name"])
+    mine = [each for each in others if ((each.get("spec") or {}).get("clusterRef") or {}).get("name") == name]
+    resources = tuple(
+        sorted(
+            (
+                Resource(
+                    str(each["kind"]),
+                    str(each["metadata"]["name"]),
+                    next((c for c in _conditions(each) if c.type == "Ready"), None),
+                    tuple(map(str, _status(each).get("warnings") or ())),
+                )
+                for each in mine
+            ),
+            key=lambda each: (each.kind, each.name),
+        )
+    )
+    known = {("BrokerCluster", name), *((each.kind, each.name) for each in resources)}
+    about = [_event(each) for each in events if _involved(each) in known]
+    about.sort(key=lambda each: each.at_ms, reverse=True)
+    zookeeper = status.get("zookeeper") or {}
+    return State(
+        str(metadata["namespace"]),
+        name,
+        _conditions(cluster),
+        tuple(map(_server, status.get("brokers") or ())),
+        tuple(map(_server, zookeeper.get("servers") or ())),
+        tuple(_progress(status)),
+        tuple(about[:EVENTS_MAX]),
+        resources,
+        tuple(map(str, status.get("warnings") or ())),
+        int(status.get("observedGeneration") or 0) < int(metadata.get("generation") or 0),
+        tuple(_job(each) for each in mine if each["kind"] == "Pipeline"),
+        {topic: audit for each in mine if each["kind"] == "Topic" for topic, audit in _audits(each)},
+    )
+
+
+def _job(pipeline: Object) -> Job:
+    spec, status = pipeline["spec"], _status(pipeline)
+    name, kind = str(pipeline["metadata"]["name"]), str(spec.get("job", ""))
+    conditions = {each.type: each for each in _conditions(pipeline)}
+    failing, ready = conditions.get("Failing"), conditions.get("Ready")
+    state = ready.reason if ready is not None else "Starting"
+    if (running := conditions.get("Running")) is not None and running.status == "True":
+        state = "Running"
+    failed = failing is not None and failing.status == "True"
+    lag = status.get("lag")
+    job = Job(
+        name,
+        kind,
+        "Failing" if failed else state,
+        f"Pipeline {name}",
+        str((spec.get("config") or {}).get("group") or group_of(kind, name)),
+        lag if isinstance(lag, int) else None,
+        application=str(status.get("applicationId") or ""),
+        error=failing.message if failing is not None and failed else "",
+    )
+    return with_batch(job, status.get("lastBatch"))
+
+
+def _audits(topic: Object) -> list[tuple[str, TopicAudit]]:
+    """The result of an audit of a Topic, with the topic's name in Kafka; none without an audit."""
+    status = _status(topic)
+    audit = status.get("audit")
+    if not isinstance(audit, dict):
+        return []
+    complete = next((each for each in _conditions(topic) if each.type == "Complete"), None)
+    unknown = complete is not None and complete.status == "Unknown" and complete.reason != "Pending"
+    name = str(status.get("topicName") or topic["spec"].get("topicName") or topic["metadata"]["name"])
+    found = TopicAudit(
+        str(audit.get("pipeline", "")),
+        instant_ms(audit.get("completeUntil")),
+        complete is not None and complete.reason == "Pending",
+        int(audit.get("differingWindows") or 0),
+        int(audit.get("missing") or 0),
+        int(audit.get("duplicated") or 0),
+        windows_of(audit.get("windows")),
+        (complete.message,) if complete is not None and unknown else (),
+    )
+    return [(name, found)]
+
+
+def _status(item: Object) -> Object:
+    status: Object = item.get("status") or {}
+    return status
+
+
+def _conditions(item: Object) -> tuple[Condition, ...]:
+    return tuple(
+        Condition(
+            str(each.get("type", "")),
+            str(each.get("status", "Unknown")),
+            str(each.get("reason", "")),
+            str(each.get("message", "")),
+            instant_ms(each.get("lastTransitionTime")),
+        )
+        for each in _status(item).get("conditions") or ()
+    )
+
+
+def _server(given: Object) -> Server:
+    return Server(
+        int(given["id"]),
+        str(given.get("podName", "")),
+        str(given.get("pool", "")),
+        str(given.get("state") or given.get("role") or ""),
+        bool(given.get("ready")),
+        tuple(map(str, given.get("restartReasons") or ())),
+        str(given.get("waitingFor", "")),
+    )
+
+
+def _progress(status: Object) -> list[Progress]:
+    """What is under way, with what it waits for."""
+    found = []
+    roll, move = status.get("rollout"), status.get("reassignment")
+    upgrade, servers = status.get("upgrade"), status.get("zookeeper") or {}
+    if roll:
+        title = "Rolling restart of the brokers"
+        if upgrade:
+            title = f"Upgrade from {upgrade['fromVersion']} to {upgrade['toVersion']}"
+        found.append(
+            Progress(title, int(roll["updated"]), int(roll["total"]), instant_ms(roll.get("startedAt")),
+                     _first_wait("Broker", status.get("brokers") or ()))
+        )  # fmt: skip
+    if servers and int(servers["updated"]) < int(servers["total"]):
+        waits_for = _first_wait("Server", servers.get("servers") or ())
+        title = "Rolling restart of ZooKeeper"
+        found.append(Progress(title, int(servers["updated"]), int(servers["total"]), -1, waits_for))
+    if move:
+        title = f"Reassignment ({move['reason']})"
+        found.append(
+            Progress(title, int(move["moved"]), int(move["total"]), instant_ms(move.get("startedAt")))
+        )
+    asked = status.get("reassignRequest")
+    if asked and asked.get("phase") in ("Waiting", "Refused"):
+        message = str(asked.get("message", ""))
+        found.append(Progress(f"Requested reassignment: {asked['phase'].lower()}", 0, 0, -1, message))
+    return found
+
+
+def _first_wait(noun: str, servers: Sequence[Object]) -> str:
+    """`Broker 2 waits for …`: the first one that waits."""
+    return next(
+        (f"{noun} {each['id']} waits for {each['waitingFor']}" for each in servers if each.get("waitingFor")),
+        "",
+    )
+
+
+def _involved(event: Object) -> tuple[str, str]:
+    of = event.get("involvedObject") or {}
+    return str(of.get("kind", "")), str(of.get("name", ""))
+
+
+def _event(event: Object) -> Event:
+    at = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp")
+    return Event(
+        instant_ms(at),
+        event.get("type") == "Warning",
+        str(event.get("reason", "")),
+        str(event.get("message", "")),
+        int(event.get("count") or 1),
+        "/".join(_involved(event)),
+    )
+
+
+class Resources:
+    """The state of one BrokerCluster, read again when a page asks and it is not fresh."""
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        of: BrokerClusterName,
+        now_ms: Callable[[], int],
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self._api = api
+        self._of = of
+        self._what = f"BrokerCluster {of.name} on Kubernetes"
+        self._now_ms = now_ms
+        self._monotonic_s = monotonic_s
+        self._read_s = float("-inf")
+        self._part: Part[State] = Part()
+        self._task: asyncio.Task[None] | None = None
+
+    async def state(self, wait_s: float) -> Part[State]:
+        """The newest state; waits a moment for it, unless the last reading failed. The state before, with a
+        problem, if the API server does not respond any more."""
+        if self._task is None and self._monotonic_s() - self._read_s >= FRESH_S:
+            self._task = asyncio.get_running_loop().create_task(self._read())
+        if self._task is not None and not self._part.problems:
+            await asyncio.wait([self._task], timeout=wait_s)
+        return self._part
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        await self._api.close()
+
+    async def _read(self) -> None:
+        try:
+            async with asyncio.timeout(READ_S):
+                self._part = Part(await self._state(), (), self._now_ms())
+        except (KubernetesError, TimeoutError) as error:
+            self._part = Part(self._part.value, (self._problem(error),), self._now_ms())
+        except Exception:
+            log.exception("reading %s failed", self._of)
+            problem = Problem(Kind.FAILED, self._what, "it has not the form that this console knows")
+            self._part = Part(self._part.value, (problem,), self._now_ms())
+        finally:
+            self._read_s = self._monotonic_s()
+            self._task = None
+
+    async def _state(self) -> State:
+        namespace = f"namespaces/{self._of.namespace}"
+        root = f"/apis/{API_VERSION}/{namespace}"
+        cluster = await self._api.get(f"{root}/brokerclusters/{self._of.name}")
+        events, *others = await asyncio.gather(
+            self._api.list(f"/api/v1/{namespace}/events", f"involvedObject.apiVersion={API_VERSION}"),
+            *(self._known(f"{root}/{plural}") for plural in OTHERS),
+        )
+        return state_of(cluster, events, [each for some in others for each in some])
+
+    async def _known(self, path: str) -> Sequence[Object]:
+        """Objects of a kind; none if the CRD is not installed."""
+        try:
+            return await self._api.list(path)
+        except KubernetesError as error:
+            if error.status == 404:
+                return ()
+            raise
+
+    def _problem(self, error: Exception) -> Problem:
+        what = self._what
+        if not isinstance(error, KubernetesError):
+            return Problem(Kind.UNREACHABLE, what, f"the API server has not responded within {READ_S:g} s")
+        if error.status == 404:
+            return Problem(Kind.MISSING, what, f"the namespace {self._of.namespace} has none of this name")
+        if error.status in (401, 403):
+            return Problem(
+                Kind.FORBIDDEN, what, str(error),
+                "The console's service account needs get of brokerclusters, and list of events and the other "
+                "resources of ottla.dev: the chart ottla-cluster has a Role with them.",
+            )  # fmt: skip
+        return Problem(
+            Kind.UNREACHABLE, what, str(error),
+            "The page shows what the brokers say, and tries again by itself.",
+        )  # fmt: skip
