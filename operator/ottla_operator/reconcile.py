@@ -295,9 +295,8 @@ class Reconciler:
         due = due_rolls(cluster, observed, targets, active)
         window, others = window_hold(cluster, observed.now_ms), None
         if self._environment.gate is not None:
-            may_begin = due.is_of_operator and window is None and cluster.metadata.acted_upon
-            idle = cluster.hibernates or cluster.metadata.deleting
-            others = self._environment.gate.ask(due if may_begin and not idle else None)
+            idle = cluster.hibernates or cluster.metadata.deleting or not cluster.metadata.acted_upon
+            others = self._environment.gate.ask(None if idle or window is not None else due)
         return holds_of(due, window, others)
 
     def _of_cluster(

@@ -72,7 +72,10 @@ class Fleet:
         return [name for name in NAMES if self.new_pods(name)]
 
     def is_new(self, name: str) -> bool:
-        return self.new_pods(name) == 6 and self.clusters[name].condition("ConfigApplied")[0] == "True"
+        cluster = self.clusters[name]
+        return (
+            self.new_pods(name) == 6 and cluster.condition("ConfigApplied")[0] == "True" and cluster.ready()
+        )
 
 
 def test_clusters_roll_one_after_the_other_by_name() -> None:
@@ -133,6 +136,22 @@ def test_a_roll_that_has_stopped_keeps_the_others_from_beginning() -> None:
     assert "cannot be pulled" in fleet.message("beta")
 
 
+def test_a_last_broker_that_does_not_start_keeps_the_others_from_beginning() -> None:
+    fleet = Fleet()
+    fleet.start_operator(NEW_IMAGE)
+    fleet.run_until(lambda: fleet.new_pods("alpha") == 5)
+    fleet.api.unpullable_images.add(NEW_IMAGE)
+    for _ in range(12):
+        fleet.reconcile()
+    assert (fleet.new_pods("alpha"), fleet.begun()) == (6, ["alpha"])
+    assert "shop/alpha" in fleet.message("beta")
+    fleet.api.unpullable_images.clear()
+    for (kind, name), item in fleet.api.items.items():
+        if kind == "Pod" and name.startswith("alpha"):
+            item["status"] = {}  # the kubelet pulls the image
+    fleet.run_until(lambda: fleet.new_pods("beta") > 0, 20)
+
+
 def test_a_roll_of_a_changed_resource_does_not_wait() -> None:
     fleet = Fleet()
     fleet.api.unpullable_images.add(NEW_IMAGE)
@@ -173,7 +192,7 @@ def queue(clusters_max: int = 1, *names: str) -> RollQueue:
     return made
 
 
-DUE = Due(brokers="Operator")
+DUE, STARTING = Due(brokers="Operator"), Due(starting=True)
 
 
 def test_none_is_let_in_before_it_is_known_which_clusters_there_are() -> None:
@@ -196,4 +215,15 @@ def test_the_next_cluster_is_let_in_when_one_is_complete_or_gone(leaves: bool) -
         rolls.forget(alpha)
     else:
         rolls.ask(alpha, None)
+    assert rolls.ask(beta, DUE) is None
+
+
+def test_a_cluster_stays_until_its_last_broker_is_ready() -> None:
+    rolls = queue(1, "alpha", "beta")
+    alpha, beta = (NAMESPACE, "alpha"), (NAMESPACE, "beta")
+    assert rolls.ask(beta, STARTING) is None, "no roll is due"
+    assert rolls.ask(alpha, DUE) is None
+    assert rolls.ask(alpha, STARTING) is None
+    assert rolls.ask(beta, DUE) is not None
+    rolls.ask(alpha, Due())
     assert rolls.ask(beta, DUE) is None

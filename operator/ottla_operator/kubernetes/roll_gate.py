@@ -1,9 +1,9 @@
 """Rolls of many clusters after an upgrade of the operator: only so many at the same time.
 
 Owned by the controller; each worker has the `RollGate` of its cluster. A cluster that is let in stays until
-its roll is complete, so that a roll that has stopped keeps the others from the same fate. Clusters that have
-begun come first, which are those of the operator's predecessor, then by namespace and name. None is let in
-before all clusters were observed once: the order does not depend on who comes first.
+its roll is complete and all of it is ready, so that a roll that has stopped keeps the others from the same
+fate. Clusters that have begun come first, which are those of the operator's predecessor, then by namespace
+and name. None is let in before all clusters were observed once: the order does not depend on who comes first.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class RollQueue:
 
     def ask(self, key: Key, due: Due | None) -> Hold | None:
         """See `RollGate.ask`."""
-        if due is None or self._max == 0:
+        # The last broker of a roll is not outdated any more, and may not start.
+        stays = due is not None and (due.is_of_operator or (due.starting and key in self._going))
+        if due is None or not stays or self._max == 0:
             self._due.pop(key, None)
             if key in self._going:
                 self._going.remove(key)

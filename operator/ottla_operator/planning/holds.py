@@ -61,6 +61,8 @@ class Due:
     servers: RollCause | None = None
     begun: bool = False
     """Some run the new revision."""
+    starting: bool = False
+    """Some brokers or servers are not ready, which may be the last ones of a roll."""
     stalled: str = ""
     """Why a roll has stopped."""
 
@@ -88,8 +90,9 @@ def due_rolls(
     begun = (brokers is not None and len(outdated) < len(running)) or (
         servers is not None and len(zookeeper.outdated) < len(zookeeper.servers)
     )
+    starting = not all(map(observed.in_service, working)) or not all(s.ready for s in zookeeper.servers)
     stalled = rolling.message if rolling is not None and rolling.reason == "Stalled" else ""
-    return Due(brokers, servers, begun, stalled)
+    return Due(brokers, servers, begun, starting, stalled)
 
 
 def broker_cause(cluster: BrokerCluster, observed: Observed, targets: PerBroker[Revision]) -> RollCause:

@@ -228,8 +228,8 @@ class RollGate(Protocol):
     """Limits the clusters that roll at the same time because the operator is the cause."""
 
     def ask(self, due: Due | None) -> Hold | None:
-        """What the cluster's rolls that the operator causes wait for; None when they may go on. `due`: such
-        rolls, None without. Called in each reconciliation."""
+        """What the cluster's rolls that the operator causes wait for; None when they may go on. `due`: the
+        rolls, None while none may begin or go on. Called in each reconciliation."""
         ...
 
 
