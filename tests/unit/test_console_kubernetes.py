@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from ottla.client.admin_types import LogDirDescription
 from ottla_console.cluster.jobs import instant_ms
-from ottla_console.cluster.resources import KubernetesError, State, state_of
+from ottla_console.cluster.resources import KubernetesError, Object, Resources, State, state_of
 from ottla_console.cluster.snapshot import Part
 from ottla_console.pages.brokers.list_view import list_of
 from ottla_console.pages.kubernetes.view import view_of
@@ -173,6 +174,28 @@ def test_what_was_known_stays_when_the_api_server_is_gone() -> None:
         page = browser.get("/c/test/kubernetes").text
         assert "gone" in page
         assert "demo-brokers-1" in page
+
+
+def test_a_reading_that_takes_long_is_repeated_seldom() -> None:
+    clock = [0.0]
+
+    class Slow(FakeKubernetes):
+        async def get(self, path: str) -> Object:
+            clock[0] += 3
+            return await super().get(path)
+
+    async def scenario() -> None:
+        api = Slow()
+        resources = Resources(api, BrokerClusterName("kafka", "demo"), lambda: 1, lambda: clock[0])
+        readings = []
+        for now_s in (0.0, 10.0, 29.0, 31.0):  # 3 s, and 27 of rest
+            clock[0] = now_s
+            await resources.state(1)
+            readings.append(api.requests.count(EVENTS))
+        await resources.close()
+        assert readings == [1, 1, 1, 2]
+
+    asyncio.run(scenario())
 
 
 def test_objects_of_an_unknown_form_are_a_problem_and_no_failure() -> None:

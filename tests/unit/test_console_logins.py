@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from starlette.testclient import TestClient
@@ -20,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 from ottla.client import errors
 from ottla.protocol.errors import KafkaError
 from ottla.security.https import HttpProblem
+from ottla_console.command import console
 from ottla_console.settings import Login, OpenIdClient, SettingsError, cluster_of, read_clusters
 from ottla_console.web.client_certificates import certified
 from tests.certificates import Authority
@@ -592,3 +594,53 @@ def test_a_section_that_cannot_work_is_refused(
         read_clusters(file)
     with pytest.raises(SettingsError, match="go together"):
         cluster_of("test", "broker-0:9092", {"security.protocol": "SASL_SSL"}, "oidc")
+
+
+# --- the command ---
+
+
+def write_properties(folder: Path) -> str:
+    file = folder / "console.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in SCRAM.items()))
+    return str(file)
+
+
+def test_a_log_in_by_certificate_needs_an_authority_of_client_certificates(tmp_path: Path) -> None:
+    pem = str(_AUTHORITY.sign("console").write_pem(tmp_path / "console.pem"))
+    options = [
+        "-b",
+        "broker-0:9092",
+        "--command-config",
+        write_properties(tmp_path),
+        "--login",
+        "certificate",
+    ]
+    refused = CliRunner().invoke(console, [*options, "--tls-cert", pem, "--tls-key", pem])
+    assert refused.exit_code == 2
+    assert "login=certificate needs --tls-cert, --tls-key, --tls-client-ca" in refused.output
+    alone = CliRunner().invoke(console, [*options, "--tls-client-ca", pem])
+    assert alone.exit_code == 2
+    assert "--tls-client-ca needs --tls-cert and --tls-key" in alone.output
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--login", "oidc"], "login=oidc and a section oidc of --config go together"),
+        (["--pipeline", "lake:9404"], "--pipeline lake:9404: must be http://HOST:PORT"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options: list[str], says: str) -> None:
+    refused = CliRunner().invoke(console, ["-b", "broker-0:9092", *options])
+    assert refused.exit_code == 2
+    assert says in refused.output
+
+
+def test_authorities_of_the_provider_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "console.yaml"
+    text = _OIDC.format(protocol="SASL_PLAINTEXT", issuer=ISSUER, scopes="openid")
+    file.write_text(text.replace("scopes:", f'ca: "{tmp_path / "missing.pem"}", scopes:'))
+    refused = CliRunner().invoke(console, ["--config", str(file)])
+    assert refused.exit_code == 2
+    assert "missing.pem" in refused.output
+    assert "geheim" not in refused.output

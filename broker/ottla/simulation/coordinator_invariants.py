@@ -5,8 +5,9 @@ Called by `invariants.Monitor`. The records of a partition of `__consumer_offset
 are read from the simulated disk, each once, from the log's start after its leader has loaded it. Checked:
 
 - *coordinator state*: after it has loaded, a coordinator knows the last committed offsets, the last
-  generation with its assignment, the open transactional commits and the last state of each transactional id,
-  as they were in the log then; later it knows these or what was written since, and never goes back;
+  generation with its assignment, the open transactional commits (and no others) and the last state of each
+  transactional id, as they were in the log then; later it knows these or what was written since, and never
+  goes back;
 - *unique producer ids*: the blocks of producer ids of two brokers, and of two starts of one, are disjoint.
 
 As in Kafka, memory and log differ after a write that has failed:
@@ -84,6 +85,8 @@ class _Led:
     """By key, the offset of the record of the last version."""
     pending: defaultdict[int, dict[Hashable, _Version]] = field(default_factory=lambda: defaultdict(dict))
     """By producer: commits of open transactions."""
+    markers: dict[int, int] = field(default_factory=dict)
+    """By producer: the offset of its last marker."""
     floors: dict[Hashable, int] = field(default_factory=dict)
     """By key, the index of the version that the coordinator has known."""
     contradictions: dict[Hashable, int] = field(default_factory=dict)
@@ -143,7 +146,8 @@ class CoordinatorInvariants:
                     where = f"{topic}-{number} on broker {machine.id}"
                     led = self._read(machine, key, partition, ownership)
                     if topic == OFFSETS_TOPIC:
-                        self._check_groups(where, led, groups._manager._of_partition.get(number, {}))
+                        loaded = groups._manager._of_partition.get(number, {})
+                        self._check_groups(where, led, loaded, partition.high_watermark)
                     elif number in transactions._owned:
                         self._check_transactions(where, led, transactions._owned[number].transactions)
                 self._ends[key] = partition.log.log_end_offset
@@ -179,6 +183,7 @@ class CoordinatorInvariants:
     def _apply(led: _Led, topic: str, header: Any, records: Any) -> None:
         if header.is_control:
             pending = led.pending.pop(header.producer_id, {})
+            led.markers[header.producer_id] = header.base_offset
             if any(parse_control_record(record).type == ControlType.COMMIT for record in records):
                 for committed, (own_offset, offset) in pending.items():
                     led.add(committed, own_offset, header.base_offset, offset)
@@ -204,14 +209,14 @@ class CoordinatorInvariants:
 
     # --- groups ---
 
-    def _check_groups(self, where: str, led: _Led, groups: Mapping[str, Group]) -> None:
+    def _check_groups(self, where: str, led: _Led, groups: Mapping[str, Group], high_watermark: int) -> None:
         for key in list(led.history):
             if isinstance(key, OffsetRecordKey):
                 group = groups.get(key.group_id)
                 known = None if group is None else group.offsets.committed.get(key.partition)
                 self._compare(where, led, key, known, partial(eq, known))
             elif isinstance(key, _StaticMember):
-                self._check_static_member(where, led, key, groups.get(key.group_id))
+                self._check_static_member(where, led, key, groups.get(key.group_id), high_watermark)
             else:
                 group_id = key[0]  # type: ignore[index]
                 self._check_group(where, led, key, groups.get(group_id))
@@ -233,6 +238,20 @@ class CoordinatorInvariants:
                     self._count(where, led, (producer_id, key), text)
                 else:
                     led.contradictions.pop((producer_id, key), None)
+        self._check_ended(where, led, groups, high_watermark)
+
+    def _check_ended(self, where: str, led: _Led, groups: Mapping[str, Group], high_watermark: int) -> None:
+        """No commit is pending in a transaction whose marker is replicated."""
+        for group_id, group in groups.items():
+            for producer_id in group.offsets.pending_transactional:
+                marker = led.markers.get(producer_id, high_watermark)
+                if producer_id in led.pending or marker >= high_watermark:
+                    led.contradictions.pop((group_id, producer_id), None)
+                else:
+                    text = (
+                        f"holds offsets of {group_id} for producer {producer_id}, with its marker at {marker}"
+                    )
+                    self._count(where, led, (group_id, producer_id), text)
 
     def _check_group(self, where: str, led: _Led, key: Hashable, found: Group | None) -> None:
         written = {
@@ -246,7 +265,9 @@ class CoordinatorInvariants:
 
         self._compare(where, led, key, found, is_same)
 
-    def _check_static_member(self, where: str, led: _Led, key: _StaticMember, group: Group | None) -> None:
+    def _check_static_member(
+        self, where: str, led: _Led, key: _StaticMember, group: Group | None, high_watermark: int
+    ) -> None:
         if (
             group is None
             or group.state is not GroupState.STABLE
@@ -255,9 +276,11 @@ class CoordinatorInvariants:
             return
         generation, _ = led.history[key][-1][1]
         member_id = group.static_members[key.instance_id]
-        # In a Stable group only a member whose new id is being written waits to join.
-        if generation == group.generation and member_id not in group.awaiting_join:
-            known = (generation, member_id)
+        known = (generation, member_id)
+        # In a Stable group only a member whose new id is being written waits to join. It waits no longer when
+        # it restarts once more, and gets this id back if the write of the next one fails first.
+        is_written = all(at < high_watermark for at, value in led.history[key] if value == known)
+        if generation == group.generation and member_id not in group.awaiting_join and is_written:
             self._compare(where, led, key, known, partial(eq, known))
 
     # --- transactions ---

@@ -25,7 +25,10 @@ Object: TypeAlias = Mapping[str, Any]
 
 API_VERSION: Final = "ottla.dev/v1alpha1"
 FRESH_S: Final = 4.0
-"""A state that is younger is not read again."""
+"""A state that is younger is not read again. One whose reading took long is read again after REST times as
+long, up to FRESH_S_MAX: reading takes a tenth of the time, however many resources there are."""
+REST: Final = 9.0
+FRESH_S_MAX: Final = 60.0
 READ_S: Final = 10.0
 EVENTS_MAX: Final = 20
 OBJECTS_MAX: Final = 2_000
@@ -348,14 +351,15 @@ class Resources:
         self._what = f"BrokerCluster {of.name} on Kubernetes"
         self._now_ms = now_ms
         self._monotonic_s = monotonic_s
-        self._read_s = float("-inf")
+        self._next_s = float("-inf")
+        """When a state is not fresh any more. Monotonic clock."""
         self._part: Part[State] = Part()
         self._task: asyncio.Task[None] | None = None
 
     async def state(self, wait_s: float) -> Part[State]:
         """The newest state; waits a moment for it, unless the last reading failed. The state before, with a
         problem, if the API server does not respond any more."""
-        if self._task is None and self._monotonic_s() - self._read_s >= FRESH_S:
+        if self._task is None and self._monotonic_s() >= self._next_s:
             self._task = asyncio.get_running_loop().create_task(self._read())
         if self._task is not None and not self._part.problems:
             await asyncio.wait([self._task], timeout=wait_s)
@@ -369,6 +373,7 @@ class Resources:
         await self._api.close()
 
     async def _read(self) -> None:
+        began_s = self._monotonic_s()
         try:
             async with asyncio.timeout(READ_S):
                 self._part = Part(await self._state(), (), self._now_ms())
@@ -379,7 +384,8 @@ class Resources:
             problem = Problem(Kind.FAILED, self._what, "it has not the form that this console knows")
             self._part = Part(self._part.value, (problem,), self._now_ms())
         finally:
-            self._read_s = self._monotonic_s()
+            now_s = self._monotonic_s()
+            self._next_s = now_s + min(max(FRESH_S, REST * (now_s - began_s)), FRESH_S_MAX)
             self._task = None
 
     async def _state(self) -> State:

@@ -16,6 +16,8 @@ Checked, with readers that use read_committed:
   output the results of an input partition are in the order of the input, also while it runs.
 - *the last stable offset never goes back for a client* that keeps to the leader epochs that it has seen
   (KIP-207, KIP-320), nor does the high watermark.
+- *stable offsets*: who asks for the group's offsets after a commit was acknowledged gets those of that
+  transaction, or later ones (KIP-447).
 - *liveness*: all input is processed within `DRAINED_S` once the cluster is whole, and within `ENDED_S` after
   the last client has ended there is no open transaction, in coordinators and in partitions.
 """
@@ -253,19 +255,41 @@ class Transactions:
                 self._ledger.aborted(transaction)
                 _rewind(consumer, records)
                 return
+            processed = {tp: _after(batch[-1]) for tp, batch in records.items()}
             await producer.send_offsets_to_transaction(
-                {tp: _after(batch[-1]) for tp, batch in records.items()},
+                processed,
                 consumer.group_metadata() if self._by_group else self._group,
             )
             await asyncio.sleep(pause_s if is_late else 0.0)
             self._ledger.request_commit(transaction, producer)
             await producer.commit_transaction()
             self._ledger.committed(transaction)
+            if source.random() < 0.2:
+                await self._check_stable(consumer, transaction, processed)
         except ClientError as problem:
             self._cluster.note(instance.name, f"aborts {transaction.name}: {problem!r}")
             await producer.abort_transaction()  # raises if the outcome is unknown
             self._ledger.aborted(transaction)
             _rewind(consumer, records)
+
+    async def _check_stable(
+        self, consumer: Consumer, transaction: Transaction, processed: Mapping[TopicPartition, OffsetToCommit]
+    ) -> None:
+        """The group's offsets are those of the committed transaction, though its markers may not be written
+        yet. A former coordinator does not know of it."""
+        try:
+            found = await consumer.committed(processed)
+        except ClientError:
+            return
+        if has_former_coordinator(self._cluster):
+            return
+        for tp, (offset, *_) in processed.items():
+            known = found[tp]
+            if known is None or known.offset < offset:
+                raise Violation(
+                    f"stable offsets: {transaction.name} has committed offset {offset} of {tp}, and a member "
+                    f"of {self._group} got {known} after it"
+                )
 
     async def _write(
         self, producer: Producer, transaction: Transaction, tp: TopicPartition, record: Any
