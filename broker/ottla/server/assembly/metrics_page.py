@@ -30,6 +30,7 @@ def broker_metrics(
     replication: Replication,
     coordinators: Coordinators,
     requests: RequestProcessing,
+    now_ms: Callable[[], int],
 ) -> Callable[[], Awaitable[bytes]]:
     """A function that collects and writes the text, called once a scrape."""
     controller, cache, replicas = replication.controller, replication.cache, replication.replicas
@@ -51,6 +52,10 @@ def broker_metrics(
         cleaner=replication.cleaner,
         usage=usage,
         topics=requests.counters,
+        quotas=replication.quotas,
+        transactions=coordinators.transactions.coordinator,
+        session=store.events,
+        now_ms=now_ms,
     )
     groups = GroupMetrics(coordinators.groups, replicas, cache, replication.connect, zookeeper_groups)
     process = CollectorRegistry()
