@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ottla.client import Consumer, Producer, TopicPartition
 from ottla.protocol.errors import KafkaError
 from ottla.server.assembly.metrics_page import broker_metrics
+from ottla.server.metrics.names import CONFLUENT, STRIMZI
 from ottla.simulation.cluster import Cluster
 from tests.worlds.simulated_brokers import (
     controller,
@@ -21,9 +22,42 @@ from tests.worlds.simulated_brokers import (
     until,
 )
 
+OF_CONFLUENTS_DASHBOARD = {
+    "kafka_cluster_partition_underminisr",
+    "kafka_controller_controllerstats_uncleanleaderelectionspersec",
+    "kafka_controller_kafkacontroller_activecontrollercount",
+    "kafka_controller_kafkacontroller_offlinepartitionscount",
+    "kafka_controller_kafkacontroller_preferredreplicaimbalancecount",
+    "kafka_coordinator_group_groupmetadatamanager_numgroups",
+    "kafka_coordinator_group_groupmetadatamanager_numgroupsstable",
+    "kafka_log_log_size",
+    "kafka_network_requestmetrics_localtimems",
+    "kafka_network_requestmetrics_remotetimems",
+    "kafka_network_requestmetrics_requestqueuetimems",
+    "kafka_network_requestmetrics_requestspersec",
+    "kafka_network_requestmetrics_responsesendtimems",
+    "kafka_network_requestmetrics_totaltimems",
+    "kafka_network_socketserver_networkprocessoravgidlepercent",
+    "kafka_server_brokertopicmetrics_bytesinpersec",
+    "kafka_server_brokertopicmetrics_bytesoutpersec",
+    "kafka_server_brokertopicmetrics_messagesinpersec",
+    "kafka_server_fetchsessioncache_incrementalfetchsessionevictionspersec",
+    "kafka_server_fetchsessioncache_numincrementalfetchsessions",
+    "kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent_oneminuterate",
+    "kafka_server_replicafetchermanager_maxlag",
+    "kafka_server_replicamanager_isrexpandspersec",
+    "kafka_server_replicamanager_isrshrinkspersec",
+    "kafka_server_replicamanager_leadercount",
+    "kafka_server_replicamanager_partitioncount",
+    "kafka_server_replicamanager_underreplicatedpartitions",
+    "kafka_server_sessionexpirelistener_zookeeperdisconnectspersec",
+    "kafka_server_sessionexpirelistener_zookeeperexpirespersec",
+    "kafka_server_socketservermetrics_connection_count",
+}
+"""Without those of the JVM, of tiered storage, and of threads and queues that Ottla does not have."""
 
-async def metric(cluster: Cluster, broker: int, name: str, **labels: str) -> float:
-    """The sum of a broker's samples with these labels."""
+
+async def page_of(cluster: Cluster, broker: int, names: str = STRIMZI) -> str:
     found = cluster.machines[broker].broker
     assert found is not None
     page = broker_metrics(
@@ -35,8 +69,14 @@ async def metric(cluster: Cluster, broker: int, name: str, **labels: str) -> flo
         coordinators=found.coordinators,
         requests=found.requests,
         now_ms=found.ports.clock.wall_ms,
+        names=names,
     )
-    text = (await cluster.in_process("scraper", page())).decode()
+    return (await cluster.in_process("scraper", page())).decode()
+
+
+async def metric(cluster: Cluster, broker: int, name: str, **labels: str) -> float:
+    """The sum of a broker's samples with these labels."""
+    text = await page_of(cluster, broker)
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
 
@@ -147,5 +187,17 @@ def test_errors_of_partitions_and_open_transactions_are_shown() -> None:
         await cluster.in_process("reader", fetch_beyond())
         assert await metric(cluster, 0, errors, request="Fetch", error="OFFSET_OUT_OF_RANGE") >= 1
         assert len(serving(cluster)) == 3
+
+    run(scenario)
+
+
+def test_confluents_dashboard_finds_its_metrics_under_its_names() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await create(cluster, "t", {0: [0, 1]})
+        for _ in range(20):
+            await produce(cluster, "t", ["a"])
+        text = await page_of(cluster, 0, CONFLUENT)
+        names = {family.name for family in text_string_to_metric_families(text)}
+        assert names >= OF_CONFLUENTS_DASHBOARD
 
     run(scenario)

@@ -286,6 +286,8 @@ OTTLA_CONFIGS = ConfigDef(
         ottla.http.port INT -1 >=-1
             | The port of /metrics, /healthz and /readyz; 0 is any free port, -1 none.
         ottla.http.host STRING "" | The address to serve them on; empty is every address.
+        ottla.metrics.names STRING strimzi strimzi,metrics-reporter,confluent
+            | How /metrics spells the names of Kafka's MBeans (docs/monitoring.md).
         ottla.log.deletion.policies LIST size,time deletion_policy_names
             | Policies that name segments to delete, of topics without ottla.deletion.policies.
         ottla.log.deletion.policy.classes LIST "" deletion_policy_names

@@ -215,6 +215,7 @@ class Broker:
                 coordinators=self.coordinators,
                 requests=self.requests,
                 now_ms=self.ports.clock.wall_ms,
+                names=self.config.get_str("ottla.metrics.names"),
             )
 
     def _bind_listeners(self) -> None:

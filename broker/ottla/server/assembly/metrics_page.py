@@ -15,6 +15,7 @@ from ottla.server.dispatch.counters import LoopUsage
 from ottla.server.metrics import broker, cluster
 from ottla.server.metrics.exposition import write
 from ottla.server.metrics.groups import GroupMetrics
+from ottla.server.metrics.names import STRIMZI, renamed
 from ottla.storage.log_manager import LogManager
 
 ZOOKEEPER_GROUPS_MAX = 1000
@@ -31,6 +32,7 @@ def broker_metrics(
     coordinators: Coordinators,
     requests: RequestProcessing,
     now_ms: Callable[[], int],
+    names: str = STRIMZI,
 ) -> Callable[[], Awaitable[bytes]]:
     """A function that collects and writes the text, called once a scrape."""
     controller, cache, replicas = replication.controller, replication.cache, replication.replicas
@@ -68,6 +70,6 @@ def broker_metrics(
             cluster.families(controller, cache, replicas),
             groups.families(),
         )
-        return await write(families) + generate_latest(process)
+        return await write(renamed(families, names)) + generate_latest(process)
 
     return text
