@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
 
@@ -19,6 +20,7 @@ from ottla.protocol.messages import (
 from ottla.protocol.types import Message
 from ottla.server.dispatch.counters import TIMED_EVERY, PhaseTimes, RequestCounters, RequestTimer
 from ottla.server.dispatch.dispatcher import Dispatcher, Request, Route
+from ottla.server.dispatch.request_log import RequestLog
 from ottla.server.dispatch.response_errors import count_errors
 from ottla.server.network.channel import PendingResponse
 from tests.unit.test_server_dispatch import FakeConnection, frame_of, heartbeat_error
@@ -143,6 +145,32 @@ def test_the_time_in_which_a_handler_waits_for_a_callback_is_remote() -> None:
         return handle
 
     assert timed(handler) == [(52, 2, 3, 40, 7, 0)]
+
+
+@pytest.mark.parametrize(("every", "logged"), [(1, 4), (16, 4), (17, 2), (64, 1), (65, 0)])
+def test_one_request_in_so_many_is_logged(every: int, logged: int, caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock(100.0)
+
+    def handle(request: Request) -> None:
+        clock.advance(3)
+        request.respond(HeartbeatResponse())
+
+    async def scenario() -> None:
+        dispatcher = Dispatcher(ClockLoop(clock))  # type: ignore[arg-type]
+        dispatcher.on_timed = RequestLog(every)
+        dispatcher.register([Route(HeartbeatRequest, handle, heartbeat_error)])
+        for _ in range(4 * TIMED_EVERY):
+            dispatcher.on_frame(SlowConnection(clock), frame_of(HeartbeatRequest(), 4))
+
+    with caplog.at_level(logging.INFO, "ottla.request"):
+        asyncio.run(scenario())
+    assert len(caplog.records) == logged
+    for record in caplog.records:
+        assert record.message == "Completed request"
+        fields = record.fields  # type: ignore[attr-defined]
+        assert (fields["api"], fields["version"], fields["clientId"]) == ("HEARTBEAT", 4, "test")
+        assert (fields["totalTimeMs"], fields["localTimeMs"], fields["sendTimeMs"]) == (10, 3, 7)
+        assert fields["principal"] == "User:ANONYMOUS"
 
 
 @pytest.mark.parametrize(

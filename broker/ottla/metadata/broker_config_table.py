@@ -288,6 +288,9 @@ OTTLA_CONFIGS = ConfigDef(
         ottla.http.host STRING "" | The address to serve them on; empty is every address.
         ottla.metrics.names STRING strimzi strimzi,metrics-reporter,confluent
             | How /metrics spells the names of Kafka's MBeans (docs/monitoring.md).
+        ottla.request.log.every INT 0 >=0
+            | Log one request in so many, rounded up to a multiple of 16, with the phases of its time; 0: no
+            | request.
         ottla.log.deletion.policies LIST size,time deletion_policy_names
             | Policies that name segments to delete, of topics without ottla.deletion.policies.
         ottla.log.deletion.policy.classes LIST "" deletion_policy_names

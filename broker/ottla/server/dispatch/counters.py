@@ -102,6 +102,7 @@ class RequestTimer:
         "_begun_s",
         "_clock",
         "_counters",
+        "_done",
         "_local_s",
         "_received_s",
         "_responded_s",
@@ -109,7 +110,14 @@ class RequestTimer:
         "_throttle_s",
     )
 
-    def __init__(self, clock: Callable[[], float], received_s: float, counters: RequestCounters) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        received_s: float,
+        counters: RequestCounters,
+        done: Callable[[PhaseTimes], None] | None = None,
+    ) -> None:
+        self._done = done
         self._clock = clock
         self._counters = counters
         self._received_s = received_s
@@ -142,7 +150,10 @@ class RequestTimer:
             sent_s - self._responded_s,
             self._throttle_s,
         )
-        self._counters.times_ms.append(PhaseTimes(*(1000 * each for each in phases)))
+        times = PhaseTimes(*(1000 * each for each in phases))
+        self._counters.times_ms.append(times)
+        if self._done is not None:
+            self._done(times)
 
 
 class LoopUsage:

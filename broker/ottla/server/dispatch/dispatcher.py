@@ -29,7 +29,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError, MalformedMessage, TooMa
 from ottla.protocol.messages import ApiVersionsResponse
 from ottla.protocol.types import Message
 from ottla.security.principals import Principal
-from ottla.server.dispatch.counters import TIMED_EVERY, RequestCounters, RequestTimer
+from ottla.server.dispatch.counters import TIMED_EVERY, PhaseTimes, RequestCounters, RequestTimer
 from ottla.server.dispatch.response_errors import count_errors
 from ottla.server.dispatch.splits import Split, has_items
 from ottla.server.network.channel import Connection, Part, PendingResponse
@@ -337,6 +337,8 @@ class Dispatcher:
         self.loop = loop
         self.meters: Meters | None = None
         self.large: LargeRequestServer | None = None
+        self.on_timed: Callable[[Request, PhaseTimes], None] | None = None
+        """Called with each request whose time was measured, after its response."""
         self._routes: dict[int, Route] = {}
         self._tasks = TaskSet()
 
@@ -378,7 +380,8 @@ class Dispatcher:
         counts = route.counters.by_version
         counts[version] = number = counts[version] + 1
         if not number % TIMED_EVERY:
-            request.timer = RequestTimer(self.loop.time, connection.active_s, route.counters)
+            done = self.on_timed and partial(self.on_timed, request)
+            request.timer = RequestTimer(self.loop.time, connection.active_s, route.counters, done)
         if request.size > route.large_bytes and self.large is not None:
             self._tasks.start(self._finish(request, self.large.serve(request)))
         elif route.is_async:
