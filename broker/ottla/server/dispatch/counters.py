@@ -134,23 +134,25 @@ class RequestTimer:
 
     def respond(self, muted_until_s: float) -> None:
         """The response is ready. `muted_until_s`: until when the client is not read because of a quota."""
-        self.pause()
-        self._responded_s = self._clock()
-        self._throttle_s = max(0.0, muted_until_s - self._responded_s)
+        self._responded_s = now_s = self._clock()
+        if self._since_s:
+            self._local_s += now_s - self._since_s
+            self._since_s = 0.0
+        if muted_until_s > now_s:
+            self._throttle_s = muted_until_s - now_s
 
     def sent(self) -> None:
         """The response is in the kernel."""
-        sent_s = self._clock()
-        handled_s = self._responded_s - self._begun_s
-        phases = (
-            sent_s - self._received_s,
-            self._begun_s - self._received_s,
-            self._local_s,
-            max(0.0, handled_s - self._local_s),
-            sent_s - self._responded_s,
-            self._throttle_s,
+        sent_s, begun_s = self._clock(), self._begun_s
+        remote_s = self._responded_s - begun_s - self._local_s
+        times = PhaseTimes(
+            1000 * (sent_s - self._received_s),
+            1000 * (begun_s - self._received_s),
+            1000 * self._local_s,
+            1000 * remote_s if remote_s > 0 else 0.0,
+            1000 * (sent_s - self._responded_s),
+            1000 * self._throttle_s,
         )
-        times = PhaseTimes(*(1000 * each for each in phases))
         self._counters.times_ms.append(times)
         if self._done is not None:
             self._done(times)

@@ -30,7 +30,7 @@ from ottla.protocol.messages import ApiVersionsResponse
 from ottla.protocol.types import Message
 from ottla.security.principals import Principal
 from ottla.server.dispatch.counters import TIMED_EVERY, PhaseTimes, RequestCounters, RequestTimer
-from ottla.server.dispatch.response_errors import count_errors
+from ottla.server.dispatch.response_errors import error_counter
 from ottla.server.dispatch.splits import Split, has_items
 from ottla.server.network.channel import Connection, Part, PendingResponse
 
@@ -251,7 +251,9 @@ class Request:
             message.throttle_time_ms = max(message.throttle_time_ms, self.meter.answered(self))
 
     def respond(self, message: Message) -> None:
-        count_errors(message, self.route.counters.errors)
+        count = error_counter(type(message))
+        if count is not None:
+            count(message, self.route.counters.errors)
         self.prepare(message)
         self.throttle(message)
         data = frames.encode_response(message, self.version, self.correlation_id)
@@ -261,16 +263,17 @@ class Request:
         """Respond with encoded bytes and file slices: size, header and body."""
         assert not self.answered, f"{self.route.api_key!r} has two responses"
         self.answered = True
-        if self.timer is not None:
-            self.timer.respond(self.connection.muted_until_s)
+        timer = self.timer
+        if timer is not None:
+            timer.respond(self.connection.muted_until_s)
         # From here on the buffer may overwrite the bytes of the frame.
         self._frame = self._message = None
         if self._pending is None:
             self.connection.respond(parts)
         else:
             self.connection.complete(self._pending, parts)
-        if self.timer is not None:
-            self.connection.when_sent(self.timer.sent, self._pending)
+        if timer is not None:
+            self.connection.when_sent(timer.sent, self._pending)
 
     def respond_nothing(self) -> None:
         """End the request without a response (acks=0)."""

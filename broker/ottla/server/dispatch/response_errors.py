@@ -7,51 +7,40 @@ their errors; a Produce does so for responses without an error.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Any, TypeAlias
 
 from ottla.protocol.types import Struct, fields_of
 
-_FIELD: Final = "error_code"
-
-
-class _Places(NamedTuple):
-    """Where a struct has error codes: itself, and its fields by name."""
-
-    here: bool
-    structs: tuple[tuple[str, _Places], ...]
-    arrays: tuple[tuple[str, _Places], ...]
+Count: TypeAlias = Callable[[Any, Counter[int]], None]
+"""Counts the codes other than NONE of a struct."""
 
 
 @cache
-def _places(cls: type[Struct]) -> _Places | None:
-    """None if it has none at any depth."""
-    structs: list[tuple[str, _Places]] = []
-    arrays: list[tuple[str, _Places]] = []
+def error_counter(cls: type[Struct]) -> Count | None:
+    """The function for structs of a class; None if they have no error code at any depth. Most responses have
+    one code, or none: looking for others would cost more than their encoding."""
+    has_code = False
+    nested: list[tuple[str, Count, bool]] = []
     for field in fields_of(cls):
+        has_code = has_code or field.name == "error_code"
         kind = field.type
         element = kind if kind.element is None else kind.element
-        found = None if element.struct is None else _places(element.struct)
-        if found is not None:
-            (structs if kind.element is None else arrays).append((field.name, found))
-    here = any(field.name == _FIELD for field in fields_of(cls))
-    return _Places(here, tuple(structs), tuple(arrays)) if here or structs or arrays else None
+        count = None if element.struct is None else error_counter(element.struct)
+        if count is not None:
+            nested.append((field.name, count, kind.element is not None))
 
+    def count_code(struct: Any, counts: Counter[int]) -> None:
+        if struct.error_code:
+            counts[struct.error_code] += 1
 
-def count_errors(message: Struct, counts: Counter[int]) -> None:
-    """Count the codes other than NONE."""
-    places = _places(type(message))
-    if places is not None:
-        _count(message, places, counts)
+    def count_nested(struct: Any, counts: Counter[int]) -> None:
+        if has_code and struct.error_code:
+            counts[struct.error_code] += 1
+        for name, count, is_array in nested:
+            found = getattr(struct, name)
+            for each in found or () if is_array else () if found is None else (found,):
+                count(each, counts)
 
-
-def _count(struct: Struct, places: _Places, counts: Counter[int]) -> None:
-    if places.here and (code := getattr(struct, _FIELD)):
-        counts[code] += 1
-    for name, nested in places.structs:
-        found = getattr(struct, name)
-        if found is not None:
-            _count(found, nested, counts)
-    for name, nested in places.arrays:
-        for item in getattr(struct, name) or ():
-            _count(item, nested, counts)
+    return count_nested if nested else count_code if has_code else None
