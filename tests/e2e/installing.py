@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.e2e.clusters import CONNECT_IMAGE, IMAGE, NAMESPACE, SPARK_IMAGE, SYSTEM
 from tests.e2e.kube import Kube
 
 ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts/ottla"
 WHY_NOT = "needs OTTLA_KUBE, the path of kube.sh, or a KUBECONFIG"
 _BASE = "localhost/python:3.12-slim"
 OLDER_COMMIT = "9397bb6b4c76deab95c45cd3f28114dd2f3c223f"
@@ -50,33 +52,48 @@ def _load_image(name: str, flavour: str) -> None:
         subprocess.run([script, "load-image", str(ROOT), name, *arguments], check=True, timeout=1500)
 
 
-def load_older_image(folder: Path) -> str:
-    """The image of OLDER_COMMIT, or the one that OTTLA_E2E_OLDER_IMAGE names; "" without either."""
+class Older(NamedTuple):
+    """The version of OLDER_COMMIT."""
+
+    image: str
+    chart: Path
+
+
+def load_older(folder: Path) -> Older | None:
+    """The version of OLDER_COMMIT, from this checkout into `folder`; its image is the one that
+    OTTLA_E2E_OLDER_IMAGE names, or built. None without the commit, or without a way to load the image."""
     given, script = os.environ.get("OTTLA_E2E_OLDER_IMAGE"), os.environ.get("OTTLA_KUBE")
-    if given or not script:
-        return given or ""
     archive = folder / "older.tar"
     asked = ["git", "-C", str(ROOT), "archive", "-o", str(archive), OLDER_COMMIT]
-    if subprocess.run(asked, capture_output=True, check=False).returncode != 0:
-        return ""
+    if not (given or script) or subprocess.run(asked, capture_output=True, check=False).returncode != 0:
+        return None
     tree = folder / "older"
     tree.mkdir()
     subprocess.run(["tar", "-xf", str(archive), "-C", str(tree)], check=True)
-    name = f"ottla:older-{OLDER_COMMIT[:7]}"
-    build = [script, "load-image", str(tree), name, f"BASE_IMAGE={_BASE}"]
-    subprocess.run(build, check=True, timeout=1500)
-    return name
+    name = given or f"ottla:older-{OLDER_COMMIT[:7]}"
+    if script and not given:
+        build = [script, "load-image", str(tree), name, f"BASE_IMAGE={_BASE}"]
+        subprocess.run(build, check=True, timeout=1500)
+    return Older(name, tree / "charts/ottla")
 
 
-def install_operator(kube: Kube, image: str = IMAGE, namespace: str = "") -> None:
-    """Installs the chart. `namespace`: the only namespace that the operator watches."""
+def install_operator(kube: Kube) -> None:
+    """Installs the chart."""
+    _install(kube, CHART, IMAGE, *_only_these_namespaces(kube))
+
+
+def install_older_operator(kube: Kube, older: Older, namespace: str) -> None:
+    """Installs the chart of an older version, with its CustomResourceDefinitions, for one namespace."""
+    _install(kube, older.chart, older.image, "--set", f"watchNamespaces={{{namespace}}}")
+
+
+def _install(kube: Kube, chart: Path, image: str, *more: str) -> None:
     repository, tag = image.split(":")
-    alone = ["--set", f"watchNamespaces={{{namespace}}}"] if namespace else []
     kube.helm(
-        *("upgrade", "--install", "ottla", str(ROOT / "charts/ottla"), "-n", SYSTEM, "--create-namespace"),
+        *("upgrade", "--install", "ottla", str(chart), "-n", SYSTEM, "--create-namespace"),
         *("--set", f"image.repository={repository}", "--set", f"image.tag={tag}"),
         *("--set", "resources.requests.cpu=10m", "--take-ownership", "--wait", "--timeout", "3m"),
-        *(alone or _only_these_namespaces(kube)),
+        *more,
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.clients import Traffic
 from tests.e2e.clusters import NAMESPACE, Cluster, cluster_spec
-from tests.e2e.installing import install_operator, load_older_image
+from tests.e2e.installing import install_older_operator, install_operator, load_older
 from tests.e2e.kube import Kube, wait_for
 from tests.e2e.secured_clients import CERTIFIED, Clients
 from tests.e2e.test_rolls import PodsDown
@@ -27,15 +27,15 @@ def older(kube: Kube, operator: str, tmp_path: Path) -> Iterator[Cluster]:
     """Made by the version before, whose operator looks after it alone meanwhile."""
     if not kube.has_node:
         pytest.skip("needs OTTLA_KUBE: real clients run on its node, where Services have names")
-    image = load_older_image(tmp_path)
-    if not image:
-        pytest.skip("needs the version before: its commit in this checkout, or OTTLA_E2E_OLDER_IMAGE")
+    version = load_older(tmp_path)
+    if version is None:
+        pytest.skip("needs the commit of the version before in this checkout")
     namespace = f"{NAMESPACE}-upgraded"
     kube.ensure_namespace(namespace)
     cluster = Cluster(kube, namespace, "demo")
     listener = {"name": "certified", "port": CERTIFIED, "tls": True, "authentication": {"type": "tls"}}
     try:
-        install_operator(kube, image, namespace)
+        install_older_operator(kube, version, namespace)
         authorization = {"type": "simple", "superUsers": ["CN=tester"]}
         cluster.create(cluster_spec(replicas=3, listeners=[listener], authorization=authorization))
         cluster.wait_ready(_READY_S)
