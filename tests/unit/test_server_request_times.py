@@ -157,7 +157,7 @@ def test_one_request_in_so_many_is_logged(every: int, logged: int, caplog: pytes
 
     async def scenario() -> None:
         dispatcher = Dispatcher(ClockLoop(clock))  # type: ignore[arg-type]
-        dispatcher.on_timed = RequestLog(every)
+        dispatcher.on_timed.append(RequestLog(every))
         dispatcher.register([Route(HeartbeatRequest, handle, heartbeat_error)])
         for _ in range(4 * TIMED_EVERY):
             dispatcher.on_frame(SlowConnection(clock), frame_of(HeartbeatRequest(), 4))

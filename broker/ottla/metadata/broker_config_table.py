@@ -291,6 +291,10 @@ OTTLA_CONFIGS = ConfigDef(
         ottla.request.log.every INT 0 >=0
             | Log one request in so many, rounded up to a multiple of 16, with the phases of its time; 0: no
             | request.
+        ottla.tracing.endpoint STRING ""
+            | The URL of an OpenTelemetry collector for traces of requests (OTLP over HTTP); empty: no traces.
+        ottla.tracing.every INT 1600 >=1
+            | Trace one request in so many, rounded up to a multiple of 16.
         ottla.log.deletion.policies LIST size,time deletion_policy_names
             | Policies that name segments to delete, of topics without ottla.deletion.policies.
         ottla.log.deletion.policy.classes LIST "" deletion_policy_names

@@ -98,7 +98,15 @@ async def start_request_processing(
     dispatcher = Dispatcher(loop)
     undo.push_async_callback(dispatcher.stop)
     if every := config.get_int("ottla.request.log.every"):
-        dispatcher.on_timed = RequestLog(every)
+        dispatcher.on_timed.append(RequestLog(every))
+    if endpoint := config.get_str("ottla.tracing.endpoint"):
+        # Imported here only: it is off by default, and needs an extra.
+        from ottla.server.metrics.tracing import RequestTraces
+
+        every = config.get_int("ottla.tracing.every")
+        traces = RequestTraces(endpoint, every, config.broker_id, context.ports.clock.wall_ms)
+        undo.push_async_callback(traces.stop)
+        dispatcher.on_timed.append(traces)
     # Ends after the connections: a producer sends again what has no response, and gives up what has an error.
     deferred_validation = DeferredValidation(context.ports.workers)
     undo.push_async_callback(deferred_validation.close)

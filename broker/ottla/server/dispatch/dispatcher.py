@@ -340,7 +340,7 @@ class Dispatcher:
         self.loop = loop
         self.meters: Meters | None = None
         self.large: LargeRequestServer | None = None
-        self.on_timed: Callable[[Request, PhaseTimes], None] | None = None
+        self.on_timed: list[Callable[[Request, PhaseTimes], None]] = []
         """Called with each request whose time was measured, after its response."""
         self._routes: dict[int, Route] = {}
         self._tasks = TaskSet()
@@ -383,7 +383,7 @@ class Dispatcher:
         counts = route.counters.by_version
         counts[version] = number = counts[version] + 1
         if not number % TIMED_EVERY:
-            done = self.on_timed and partial(self.on_timed, request)
+            done = partial(self._timed, request) if self.on_timed else None
             request.timer = RequestTimer(self.loop.time, connection.active_s, route.counters, done)
         if request.size > route.large_bytes and self.large is not None:
             self._tasks.start(self._finish(request, self.large.serve(request)))
@@ -411,6 +411,10 @@ class Dispatcher:
             request.meter.pause(request)
         if request.timer is not None and not request.answered:
             request.timer.pause()
+
+    def _timed(self, request: Request, times: PhaseTimes) -> None:
+        for observe in self.on_timed:
+            observe(request, times)
 
     def respond_in_slices(self, request: Request, answers: Iterator[Message], split: Split) -> None:
         """Respond with the join of `answers`, each of which is computed quickly."""

@@ -18,22 +18,34 @@ log = logging.getLogger("ottla.request")
 _MESSAGE: Final = "Completed request"
 
 
-class RequestLog:
-    """Logs one request in `every`, which is rounded up to a multiple of TIMED_EVERY."""
+class Sample:
+    """One request in `every`, rounded up to a multiple of TIMED_EVERY, of those that are measured."""
 
     def __init__(self, every: int) -> None:
         self._skipped_max = max(0, -(-every // TIMED_EVERY) - 1)
         self._skipped = 0
 
-    def __call__(self, request: Request, times: PhaseTimes) -> None:
+    def takes(self) -> bool:
         if self._skipped < self._skipped_max:
             self._skipped += 1
-            return
+            return False
         self._skipped = 0
+        return True
+
+
+class RequestLog:
+    """Logs one request in `every`."""
+
+    def __init__(self, every: int) -> None:
+        self._sample = Sample(every)
+
+    def __call__(self, request: Request, times: PhaseTimes) -> None:
+        if not self._sample.takes():
+            return
         log.info(_MESSAGE, extra={"fields": fields_of(request, times)})
 
 
-def fields_of(request: Request, times: PhaseTimes) -> dict[str, object]:
+def fields_of(request: Request, times: PhaseTimes) -> dict[str, str | int | float]:
     """By the names of Kafka's request log where it has one."""
     connection = request.connection
     return {
