@@ -1,5 +1,5 @@
-"""Backups on a real Kubernetes, to an S3 server: on schedule and on request, and restored by `kubectl ottla
-restore`. Apache Kafka's tools compare the clusters."""
+"""Backups on a real Kubernetes, to an S3 server: on schedule and on request, restored by `kubectl ottla
+restore`, and by a new cluster that starts from one. Apache Kafka's tools compare the clusters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import pytest
 from tests.e2e.clusters import NAMESPACE, Cluster, cluster_spec
 from tests.e2e.conftest import Plugin, plugin_in
 from tests.e2e.installing import ROOT
-from tests.e2e.kube import Kube, wait_for
+from tests.e2e.kills import KilledAtEachStep, kill_operator
+from tests.e2e.kube import CommandFailed, Kube, wait_for
 from tests.judges.s3_server import BUCKET, S3Server, s3_command
 from tests.oracles import needs_kafka_jars
 
@@ -159,3 +160,44 @@ def test_a_backup_is_restored_into_an_empty_cluster(
     assert "orders 0 7 10 3" in expected[-1]
     assert shown(target, tmp_path) == expected
     kube.delete("brokercluster", "target", source.namespace)
+
+
+def test_a_new_cluster_starts_from_a_backup_once_though_operators_die(
+    kube: Kube, source: Cluster, s3: S3Server, ottla: Plugin, tmp_path: Path
+) -> None:
+    ottla("backup", "source", "--wait")
+    new = Cluster(kube, source.namespace, "new")
+    topic = {"clusterRef": {"name": "new"}, "partitions": 3, "replicas": 1}
+    recovery = store(s3, source=f"s3://{BUCKET}/kafka", name="source")
+
+    def state() -> object:
+        recovered = new.condition("Recovered")
+        return new.status.get("recovery"), recovered.get("status"), new.is_ready("topic", "orders")
+
+    with KilledAtEachStep(kube, state) as killed:
+        kube.apply(
+            new.resource("BrokerCluster", "new", spec(bootstrap={"recovery": recovery})),
+            new.resource("Topic", "orders", topic),
+        )
+        new.wait_ready(_READY_S)
+        wait_for("the topic is Ready", lambda: new.is_ready("topic", "orders"), 120)
+    assert len(killed.at) >= 2
+    status = new.status["recovery"]
+    assert status["source"].startswith(f"s3://{BUCKET}/kafka/source-")
+    assert status["startedAt"] <= status["completedAt"]
+    assert any("password of user anna" in left for left in status["left"])
+    assert new.condition("Recovered")["reason"] == "Completed"
+
+    metadata(new, "produce")
+    assert "restore offset 7 of group shop in orders-0" in ottla("restore", "new", "--from", str(latest(s3)))
+    assert shown(new, tmp_path) == shown(source, tmp_path)
+
+    address = new.status["bootstrapServers"]
+    new.in_pod("ottla", "topics", "delete", "Clicks_EU", "--yes", "-b", address)
+    kill_operator(kube)
+    new.patch({"bootstrap": {"recovery": {"name": None}}})
+    new.wait_ready()
+    assert "Clicks_EU" not in new.in_pod("ottla", "topics", "list", "-b", address)
+    assert new.status["recovery"] == status
+    with pytest.raises(CommandFailed, match="cannot be added to an existing one"):
+        source.patch({"bootstrap": {"recovery": recovery}})
