@@ -4,8 +4,8 @@ The workload `groups` reports to it; each method raises `Violation`. Checked:
 
 - *disjoint assignments*: in one generation each partition is assigned to at most one member, and a member
   that enters a generation has revoked what that generation gives to others before they get it (KIP-429).
-- *nothing skipped*: a member reads each partition without gaps, and begins at or before the first record that
-  no member has processed.
+- *nothing skipped*: a member reads each partition without gaps, begins at or before the first record that no
+  member has processed, and commits none of these.
 - *committed offsets survive*: a member that gets a partition begins at or after the highest offset whose
   commit was acknowledged before, whatever happened to the coordinator.
 - *committed offsets advance*: an observer never sees them behind an acknowledged commit, nor before a record
@@ -244,6 +244,12 @@ class GroupHistory:
         """A commit was acknowledged."""
         self.commits += 1
         for partition, offset in offsets.items():
+            if offset > self.processed.get(partition, 0):
+                raise self._fail(
+                    "nothing skipped",
+                    f"offset {offset} of {self.topic}-{partition} was committed; no member has processed "
+                    f"{self.processed.get(partition, 0)}",
+                )
             self.acknowledged[partition] = max(offset, self.acknowledged.get(partition, 0))
 
     def observe(
