@@ -115,7 +115,7 @@ lock: setup
 	$(BIN)/pip install --quiet pip-tools
 	$(COMPILE) --all-extras --output-file requirements/dev.txt pyproject.toml
 	$(COMPILE) --only-build-deps --build-deps-for wheel --constraint requirements/dev.txt --output-file requirements/build.txt pyproject.toml
-	$(COMPILE) --extra console --extra operator --extra schemas --extra security --output-file requirements/runtime.txt pyproject.toml
+	$(COMPILE) --extra console --extra operator --extra schemas --extra security --extra tracing --output-file requirements/runtime.txt pyproject.toml
 	$(COMPILE) --extra broker --extra pipeline --extra security --output-file requirements/spark.txt pyproject.toml
 
 clean:

@@ -100,7 +100,7 @@ AREAS: Mapping[str, tuple[str, ...]] = {
     ),
     "broker/ottla/server/handlers/transactions": ("transactions",),
     "broker/ottla/server/handlers/groups": ("group",),
-    "broker/ottla/server/metrics": ("metrics", "dashboards"),
+    "broker/ottla/server/metrics": ("metrics", "dashboards", "traces"),
     "broker/ottla/server/logs": ("compaction", "page_cache_reader", "disks", "bombs"),
     "client/ottla/wire": ("secur", "clients", "controller", "oauth"),
     "broker/ottla/storage": (

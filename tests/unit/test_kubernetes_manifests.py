@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.zookeeper_access import ZooKeeperAccess
@@ -248,7 +250,10 @@ def test_zookeeper_of_a_secured_cluster_trusts_only_the_cluster_authority() -> N
         there |= {f"/etc/ottla-certificates/{item['path']}": data[item["key"]] for item in items}
     for prefix in ("ssl", "ssl.quorum"):
         assert there[found[f"{prefix}.keyStore.location"]] == planned["demo-zookeeper"]["zookeeper.pem"]
-        assert there[found[f"{prefix}.trustStore.location"]] == planned["demo-cluster-ca-cert"]["ca.crt"]
+        trusted = there[found[f"{prefix}.trustStore.location"]]
+        store = load_pkcs12(trusted, found[f"{prefix}.trustStore.password"].encode())
+        (only,) = [each.certificate.public_bytes(Encoding.PEM) for each in store.additional_certs]
+        assert only == planned["demo-cluster-ca-cert"]["ca.crt"]
     assert planned["demo-clients-ca-cert"]["ca.crt"] not in there.values()
 
 

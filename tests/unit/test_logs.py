@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -81,3 +84,67 @@ def test_no_command_configures_logging_otherwise(folder: str) -> None:
     sources = (Path(__file__).parents[2] / folder).rglob("*.py")
     found = [path.name for path in sources if "basicConfig" in path.read_text()]
     assert found == (["logs.py"] if folder == "broker" else [])
+
+
+def formatted(style: str, name: str, message: str, *values: object, **more: object) -> str:
+    exc_info = more.pop("exc_info", None)
+    record = logging.LogRecord(name, logging.INFO, __file__, 1, message, values, exc_info)  # type: ignore[arg-type]
+    record.created = 1_795_000_000.25
+    vars(record).update(more)
+    return logs.FORMATTERS[style]().format(record)
+
+
+def test_a_record_is_a_line_of_keys_and_values() -> None:
+    line = formatted("logfmt", "ottla.server", "client %s came", "c 1", fields={"api": "Fetch", "who": 'a"b'})
+    assert line == (
+        'time=2026-11-18T11:06:40.250Z level=INFO logger=ottla.server message="client c 1 came" '
+        'api=Fetch who="a\\"b"'
+    )
+
+
+def test_a_record_is_a_json_object() -> None:
+    line = formatted("json", "ottla.server", "client %s came", "c 1", fields={"bytes": 7})
+    assert json.loads(line) == {
+        "time": "2026-11-18T11:06:40.250Z",
+        "level": "INFO",
+        "logger": "ottla.server",
+        "message": "client c 1 came",
+        "bytes": 7,
+    }
+
+
+def test_fields_follow_the_message_of_a_text() -> None:
+    line = formatted("text", "ottla.server", "done", fields={"api": "Fetch", "client": "a b"})
+    assert line.endswith('ottla.server: done api=Fetch client="a b"')
+
+
+@pytest.mark.parametrize("style", ["json", "logfmt"])
+@given(value=st.text())
+def test_whatever_clients_send_stays_within_the_line_of_keys(style: str, value: str) -> None:
+    line = formatted(style, "n", "%s", value, fields={"client": value})
+    assert line.isprintable()
+    if style == "json":
+        found = json.loads(line)
+        assert found["message"] == found["client"] == value
+
+
+@pytest.mark.parametrize("style", ["json", "logfmt"])
+def test_an_exception_is_one_value(style: str) -> None:
+    try:
+        raise ValueError(FORGED)
+    except ValueError:
+        line = formatted(style, "n", "it failed", exc_info=sys.exc_info())
+    assert "\n" not in line
+    assert line.isprintable()
+    assert "ValueError: x" in line
+
+
+@pytest.mark.parametrize(("chosen", "first"), [("json", "{"), ("logfmt", "time="), ("", "20"), ("xml", "20")])
+def test_the_environment_chooses_the_format(chosen: str, first: str, tmp_path: Path) -> None:
+    code = "import logging; from ottla import logs; logs.configure(); logging.getLogger('n').info('hello')"
+    environment = {**os.environ, logs.FORMAT_VARIABLE: chosen}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr.splitlines()[-1].startswith(first)
+    assert ("OTTLA_LOG_FORMAT=xml: it must be text, logfmt, json" in done.stderr) == (chosen == "xml")

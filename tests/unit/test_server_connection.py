@@ -375,7 +375,7 @@ def test_idleness_begins_with_the_answer_however_long_that_took(run: asyncio.Run
         with Harness() as h:
             await h.send(framed(b"join a group"))
             await h.request(1)
-            h.connection._last_active -= 3600
+            h.connection.active_s -= 3600
             h.connection.respond((framed(b"joined"),))
             assert await h.receive(10) == framed(b"joined")
             h.server.tick()
@@ -502,5 +502,58 @@ def test_a_client_that_only_sends_is_stopped_by_its_own_unread_answers(run: asyn
             assert received[: len(big)] == big
             assert len(received) == len(big) + 5000 * 1004
             await flood
+
+    run.run(scenario())
+
+
+def test_a_response_is_sent_once_the_kernel_has_all_of_it(run: asyncio.Runner) -> None:
+    async def scenario() -> None:
+        with Harness() as h:
+            sent: list[str] = []
+            await h.send(framed(b"one"))
+            await h.request(1)
+            h.connection.respond((b"small",))
+            h.connection.when_sent(lambda: sent.append("small"))
+            assert sent == ["small"]
+            await h.send(framed(b"two"))
+            await h.request(2)
+            big = b"z" * 4_000_000
+            h.connection.respond((big,))
+            h.connection.when_sent(lambda: sent.append("big"))
+            await h.turns()
+            assert sent == ["small"], "the client reads nothing"
+            await h.receive(len(b"small" + big))
+            await h.turns()
+            assert sent == ["small", "big"]
+
+    run.run(scenario())
+
+
+def test_a_deferred_response_is_sent_after_those_before_it(run: asyncio.Runner) -> None:
+    async def scenario() -> None:
+        with Harness() as h:
+            sent: list[str] = []
+            await h.send(framed(b"\0\0one"))
+            await h.request(1)
+            first = h.connection.defer_response()
+            await h.send(framed(b"\0\0two"))
+            await h.request(2)
+            second = h.connection.defer_response()
+            h.connection.complete(second, (b"2",))
+            h.connection.when_sent(lambda: sent.append("second"), second)
+            assert sent == []
+            h.connection.complete(first, (b"1",))
+            assert await h.receive(2) == b"12"
+            assert sent == ["second"]
+
+    run.run(scenario())
+
+
+def test_a_muted_connection_says_until_when(run: asyncio.Runner) -> None:
+    async def scenario() -> None:
+        with Harness() as h:
+            assert h.connection.muted_until_s == 0
+            h.connection.mute(500)
+            assert h.connection.muted_until_s == pytest.approx(h.loop.time() + 0.5, abs=0.2)
 
     run.run(scenario())

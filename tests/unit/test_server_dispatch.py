@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -20,7 +20,7 @@ from ottla.protocol.types import Message
 from ottla.security.principals import ANONYMOUS
 from ottla.server.dispatch.dispatcher import Dispatcher, Request, Route
 from ottla.server.handlers.cluster.api_versions import ApiVersionsHandler
-from ottla.server.network.channel import Part
+from ottla.server.network.channel import Part, PendingResponse
 from ottla.storage.segment_files import FileSlice
 
 
@@ -29,6 +29,8 @@ class FakeConnection:
     peer_host = "10.0.0.7"
     principal = ANONYMOUS
     by_token = False
+    active_s = 0.0
+    muted_until_s = 0.0
 
     def __init__(self) -> None:
         self.closed = False
@@ -44,6 +46,9 @@ class FakeConnection:
     def detach(self) -> None: ...
 
     def mute(self, duration_ms: int) -> None: ...
+
+    def when_sent(self, callback: Callable[[], None], response: PendingResponse | None = None) -> None:
+        callback()
 
     def close(self, reason: str = "") -> None:
         self.closed = True

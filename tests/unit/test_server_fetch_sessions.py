@@ -317,8 +317,11 @@ def test_a_session_unused_for_two_minutes_is_evicted_first() -> None:
     broker.now_ms += EVICTION_MS
     broker.fetch(used, 1)
     assert broker.fetch(0, 0, A0)[0] == NO_SESSION
+    assert broker.cache.evictions == 0
     broker.now_ms += 1
     assert broker.fetch(0, 0, A0)[0] != NO_SESSION
+    assert broker.cache.evictions == 1
+    assert broker.cache.cached_partitions() == 2
     assert broker.open(stale, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 

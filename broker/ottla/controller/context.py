@@ -119,7 +119,7 @@ class ControllerContext:
         self._names: dict[UUID, str] = {}
         self.leaders: dict[TopicPartition, LeaderAndIsr] = {}
         self.deletions: dict[str, TopicDeletion] = {}
-        self.unclean_elections = 0
+        self.elections = self.unclean_elections = 0
         """The number of leaders elected from outside the ISR, for metrics."""
         self.failed_replicas: dict[int, set[TopicPartition]] = {}
         """Offline replicas on live brokers: LeaderAndIsr returned KAFKA_STORAGE_ERROR for them."""

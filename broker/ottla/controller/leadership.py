@@ -51,6 +51,7 @@ def change(
         context.controller_epoch,
         before.recovery if recovery is None else recovery,
     )
+    context.elections += leader not in (NO_LEADER, before.leader)
     path = znodes.state_path(*tp)
     effects.write(
         *with_operations, SetData(path, znodes.encode_partition_state(after.node()), before.partition_epoch)

@@ -286,6 +286,15 @@ OTTLA_CONFIGS = ConfigDef(
         ottla.http.port INT -1 >=-1
             | The port of /metrics, /healthz and /readyz; 0 is any free port, -1 none.
         ottla.http.host STRING "" | The address to serve them on; empty is every address.
+        ottla.metrics.names STRING strimzi strimzi,metrics-reporter,confluent
+            | How /metrics spells the names of Kafka's MBeans (docs/monitoring.md).
+        ottla.request.log.every INT 0 >=0
+            | Log one request in so many, rounded up to a multiple of 16, with the phases of its time; 0: no
+            | request.
+        ottla.tracing.endpoint STRING ""
+            | The URL of an OpenTelemetry collector for traces of requests (OTLP over HTTP); empty: no traces.
+        ottla.tracing.every INT 1600 >=1
+            | Trace one request in so many, rounded up to a multiple of 16.
         ottla.log.deletion.policies LIST size,time deletion_policy_names
             | Policies that name segments to delete, of topics without ottla.deletion.policies.
         ottla.log.deletion.policy.classes LIST "" deletion_policy_names

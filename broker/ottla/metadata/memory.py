@@ -29,6 +29,7 @@ from ottla.metadata.store import (
     NotEmpty,
     Operation,
     OperationResult,
+    SessionEvents,
     SetData,
     Stat,
     StoreConflict,
@@ -337,6 +338,7 @@ class MemoryStore(TreeStore):
         self._session = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._expiry_callbacks: list[Callable[[], None]] = []
+        self.events = SessionEvents()
         self._cancels: list[Cancel] = []
         self._callbacks: dict[WatchCallback, None] = {}
 
@@ -347,6 +349,7 @@ class MemoryStore(TreeStore):
     async def connect(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._session = self.tree.new_session()
+        self.events.connected = True
 
     async def close(self) -> None:
         for cancel in self._cancels:
@@ -360,7 +363,9 @@ class MemoryStore(TreeStore):
         """Expire the session as ZooKeeper does; a new one is opened at once."""
         assert self._loop is not None, "not connected"
         self.tree.end_session(self._session)
+        self.events.expired()
         self._session = self.tree.new_session()
+        self.events.connected = True
         for callback in [*self._expiry_callbacks, *self._callbacks]:
             self._loop.call_soon(callback)
 

@@ -118,8 +118,30 @@ class StoreConflict(StoreError):
         self.cause = cause
 
 
+class SessionEvents:
+    """What has happened to a store's session, for metrics."""
+
+    __slots__ = ("connected", "disconnects", "expirations")
+
+    def __init__(self) -> None:
+        self.connected = False
+        self.disconnects = self.expirations = 0
+
+    def disconnected(self) -> None:
+        """Count a lost connection, unless it is lost already."""
+        self.disconnects += self.connected
+        self.connected = False
+
+    def expired(self) -> None:
+        self.connected = False
+        self.expirations += 1
+
+
 class MetadataStore(Protocol):
     """The interface. See the module's docstring for the invariants."""
+
+    @property
+    def events(self) -> SessionEvents: ...
 
     async def connect(self) -> None:
         """Open the session, and create the chroot if there is one. Raises StoreUnavailable."""

@@ -67,6 +67,7 @@ class ZooKeeperStore:
     ) -> None:
         """The arguments are those of `ZooKeeperSession`."""
         self._session = ZooKeeperSession(connect, session_timeout_ms, connection_timeout_ms, access)
+        self.events = self._session.events
         self._tasks = TaskSet()
         self._supports_multi_read = True
 

@@ -21,7 +21,7 @@ from kazoo.protocol.states import KazooState
 
 from ottla.metadata.kazoo_adapter import translate
 from ottla.metadata.kazoo_connection import new_client, zookeeper_context
-from ottla.metadata.store import Cancel, StoreDenied, StoreUnavailable
+from ottla.metadata.store import Cancel, SessionEvents, StoreDenied, StoreUnavailable
 from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from ottla.security.stores import StoreProblem
 
@@ -53,6 +53,7 @@ class ZooKeeperSession:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Any = None
         self._connected = asyncio.Event()
+        self.events = SessionEvents()
         self._opening: asyncio.Future[None] | None = None
         self._failure = ""
         """The reason of the last failed connection."""
@@ -172,11 +173,13 @@ class ZooKeeperSession:
             return
         if state == KazooState.LOST:
             self._connected.clear()
+            self.events.expired()
             log.warning("ZooKeeper session expired")
             for callback in list(self._expiry_callbacks.values()):
                 callback()
         elif state == KazooState.SUSPENDED and self._connected.is_set():
             self._connected.clear()
+            self.events.disconnected()
             log.warning("Connection to ZooKeeper lost, reconnecting")
 
     def _on_ready(self) -> None:
@@ -186,6 +189,7 @@ class ZooKeeperSession:
         log.info("Connected to ZooKeeper, session 0x%x", self.session_id)
         self._failure = ""
         self._connected.set()
+        self.events.connected = True
         if self._opening is not None and not self._opening.done():
             self._opening.set_result(None)
 

@@ -19,12 +19,14 @@ PERCENT_PER_NANOSECOND: Final = 100.0 / 1e9
 class _Usage:
     """The measured rate of one client, user or pair; `limit` is in amount per second."""
 
-    __slots__ = ("limit", "rate", "used_ms")
+    __slots__ = ("limit", "rate", "throttled_ms", "throttles", "used_ms")
 
     def __init__(self, rate: Rate, limit: float) -> None:
         self.rate = rate
         self.limit = limit
         self.used_ms = 0
+        self.throttles = self.throttled_ms = 0
+        """Requests that were throttled, and for how long in total."""
 
 
 class ClientQuotas(QuotaSensors[_Usage]):
@@ -47,8 +49,13 @@ class ClientQuotas(QuotaSensors[_Usage]):
         if observed <= sensor.limit:
             return 0
         if self._is_bounded:
-            return bounded_throttle_ms(observed, sensor.limit, window_ms, self._windows.window_ms)
-        return throttle_ms(observed, sensor.limit, window_ms)
+            wait_ms = bounded_throttle_ms(observed, sensor.limit, window_ms, self._windows.window_ms)
+        else:
+            wait_ms = throttle_ms(observed, sensor.limit, window_ms)
+        if wait_ms > 0:
+            sensor.throttles += 1
+            sensor.throttled_ms += wait_ms
+        return wait_ms
 
     def unrecord(self, user: str, client_id: str | None, amount: float, now_ms: int) -> None:
         """Undo `record`: the throttled response does not contain the data."""

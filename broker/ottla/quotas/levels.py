@@ -17,6 +17,7 @@ every sensor has the limit that currently applies to it; a sensor that is unused
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 Name: TypeAlias = str | None
@@ -93,6 +94,10 @@ class QuotaSensors(Generic[S]):
     def __len__(self) -> int:
         """The number of sensors."""
         return len(self._sensors)
+
+    def sensors(self) -> Mapping[tuple[str, str], S]:
+        """The sensors by user and client-id, of which "" means any."""
+        return self._sensors
 
     def sensor(self, user: str, client_id: str | None, now_ms: int) -> S:
         """The sensor of a client; created if needed."""

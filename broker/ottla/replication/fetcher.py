@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -109,6 +109,10 @@ class ReplicaFetcher:
 
     def __len__(self) -> int:
         return len(self._followers)
+
+    def lags(self) -> Iterator[tuple[PartitionKey, int]]:
+        """The lag of each partition."""
+        return ((key, follower.lag) for key, follower in list(self._followers.items()))
 
     def add(self, partition: Partition) -> None:
         """Fetch `partition` from now on. Needs a running loop."""
@@ -271,6 +275,7 @@ class ReplicaFetcher:
             follower = self._followers.get(key)
             if follower is None:
                 continue
+            follower.leader_high_watermark = partition_data.high_watermark
             step = follower.decide(partition_data)
             if isinstance(step, Ignore):
                 # The session will not repeat what the response had, e.g. a high watermark.

@@ -72,7 +72,15 @@ Step: TypeAlias = Append | TruncateTo | TruncateFullyAndStartAt | RequestOffsets
 class FollowerFetch:
     """One partition's state in a fetcher: which leader epoch it follows, and when it may fetch next."""
 
-    __slots__ = ("caught_up", "due_ms", "failures", "fetch_offset", "leader_epoch", "partition")
+    __slots__ = (
+        "caught_up",
+        "due_ms",
+        "failures",
+        "fetch_offset",
+        "leader_epoch",
+        "leader_high_watermark",
+        "partition",
+    )
 
     def __init__(self, partition: Partition) -> None:
         assert not partition.is_leader
@@ -83,6 +91,13 @@ class FollowerFetch:
         """Whether the follower has all committed records: then it is never throttled."""
         self.due_ms = 0
         self.failures = 0
+        self.leader_high_watermark = -1
+        """As of the leader's last response; -1 before the first."""
+
+    @property
+    def lag(self) -> int:
+        """The committed records that the follower does not have yet."""
+        return max(0, self.leader_high_watermark - self.partition.log.log_end_offset)
 
     def request(self, max_bytes: int, *, detects_divergence: bool = True) -> FetchRequest.FetchPartition:
         """The fetch of this partition from its log end offset; with `detects_divergence`, its latest epoch is

@@ -532,6 +532,12 @@ class ReplicaManager:
         for leader_id in [leader for leader, fetcher in self._fetchers.items() if not len(fetcher)]:
             self._closing.start(self._fetchers.pop(leader_id).stop())
 
+    def follower_lags(self) -> Iterator[tuple[int, PartitionKey, int]]:
+        """Of each partition that this broker follows: the leader's id, the partition, and the lag."""
+        for leader_id, fetcher in list(self._fetchers.items()):
+            for key, lag in fetcher.lags():
+                yield leader_id, key, lag
+
     def _find_leader(self, broker_id: int) -> Node:
         node = self._cache.broker(broker_id) or self._leaders.get(broker_id)
         if node is None:

@@ -18,7 +18,14 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from ottla.metadata.memory import MemoryTree, TreeStore
-from ottla.metadata.store import Cancel, Delete, StoreError, StoreUnavailable, WatchCallback
+from ottla.metadata.store import (
+    Cancel,
+    Delete,
+    SessionEvents,
+    StoreError,
+    StoreUnavailable,
+    WatchCallback,
+)
 from ottla.simulation.loop import SimulatedLoop
 from ottla.simulation.network import Direction, SimulatedNetwork
 
@@ -158,6 +165,7 @@ class EnsembleStore(TreeStore):
         self._heard_at = 0.0
         self._pending: dict[asyncio.Future[Any], str] = {}
         self._expiry_callbacks: dict[object, Callable[[], None]] = {}
+        self.events = SessionEvents()
         self._watches: dict[object, tuple[str, str, WatchCallback]] = {}
         self._armed: dict[object, Cancel] = {}
         self._pinger: asyncio.Task[None] | None = None
@@ -270,6 +278,7 @@ class EnsembleStore(TreeStore):
             return
         if session is None:
             self._session = None
+            self.events.expired()
             for callback in list(self._expiry_callbacks.values()):
                 callback()
             return
@@ -278,6 +287,7 @@ class EnsembleStore(TreeStore):
         self._connection = connection
         self._heard_at = self._loop.now
         self._connected.set()
+        self.events.connected = True
         for key in list(self._watches):
             self._arm(key)
         if self._watches and (is_new or wanted is not None):
@@ -293,6 +303,7 @@ class EnsembleStore(TreeStore):
         if connection is not None:
             connection.open = False
         self._connected.clear()
+        self.events.disconnected()
         pending, self._pending = self._pending, {}
         for future, path in pending.items():
             if not future.done():

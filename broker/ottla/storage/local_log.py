@@ -254,13 +254,14 @@ class LocalLog:
         deleted meanwhile. Blocking. Raises KAFKA_STORAGE_ERROR."""
         files = self.log_dir.files
         try:
-            for path in paths:
-                sync_if_exists(files, path)
-            for segment in pending.segments:
-                segment.sync()
-            sync_path(files, self.directory)
-            if pending.is_first:
-                sync_path(files, self.directory.parent)
+            with self.log_dir.flushes.measured():
+                for path in paths:
+                    sync_if_exists(files, path)
+                for segment in pending.segments:
+                    segment.sync()
+                sync_path(files, self.directory)
+                if pending.is_first:
+                    sync_path(files, self.directory.parent)
         except FileNotFoundError:
             return False
         except OSError as problem:

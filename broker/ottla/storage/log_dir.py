@@ -25,7 +25,9 @@ import re
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -45,6 +47,7 @@ PARTITION_METADATA_FILE = "partition.metadata"
 DELETE_SUFFIX = "-delete"
 FUTURE_SUFFIX = "-future"
 STRAY_SUFFIX = "-stray"
+_FLUSHES_KEPT: Final = 512
 _NAME_BYTES_MAX = 255
 _UNIQUE_LENGTH = 33
 """The length of a dot and a UUID in hexadecimal."""
@@ -253,6 +256,26 @@ def _ignore_failure(log_dir: LogDir) -> None:
     """The callback for logs without a log manager."""
 
 
+class FlushTimes:
+    """How often the logs of a directory were flushed, and how long the last flushes took. Used by any
+    thread."""
+
+    def __init__(self) -> None:
+        self.monotonic_s: Callable[[], float] = lambda: 0.0
+        """The clock, once the broker has set it."""
+        self.count = 0
+        self.times_ms: deque[float] = deque(maxlen=_FLUSHES_KEPT)
+        self._mutex = threading.Lock()
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        began_s = self.monotonic_s()
+        yield
+        with self._mutex:
+            self.count += 1
+            self.times_ms.append(1000 * (self.monotonic_s() - began_s))
+
+
 class LogDir:
     """See the module. `path` is absolute."""
 
@@ -271,6 +294,7 @@ class LogDir:
         """For unique file names."""
         self.failure: str | None = None
         """The reason why the directory is offline; None while it is online."""
+        self.flushes = FlushTimes()
         self._on_failure = on_failure
         self._lock: DirectoryLock | None = None
         self._mutex = threading.Lock()

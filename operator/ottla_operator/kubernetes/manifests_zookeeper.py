@@ -26,7 +26,7 @@ from ottla_operator.kubernetes.manifests_common import (
     spread_over,
 )
 from ottla_operator.kubernetes.zookeeper_planning import ServerStage, is_secured
-from ottla_operator.planning.cluster_secrets import CLUSTER_CA
+from ottla_operator.planning.cluster_secrets import ZOOKEEPER_STORE, ZOOKEEPER_STORE_PASSWORD
 from ottla_operator.planning.listener_security import operator_subject
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.zookeeper import ManagedZooKeeper
@@ -35,7 +35,7 @@ CLIENT_PORT, SECURE_PORT, QUORUM_PORT, ELECTION_PORT = 2181, 2182, 2888, 3888
 DEFAULT_SIZE: Final = "2Gi"
 
 _CERTIFICATES: Final = f"{CERTIFICATES_DIR}/{certificates.ZOOKEEPER_FILE}"
-_AUTHORITY: Final = f"{CERTIFICATES_DIR}/{CLUSTER_CA}"
+_TRUSTED: Final = f"{CERTIFICATES_DIR}/{ZOOKEEPER_STORE}"
 
 # Probes send four-letter words. A shell takes 3 ms of processor time, where Python takes 90 to start, every
 # three seconds in each server. With TLS, the probe uses the server's certificate as its client certificate.
@@ -88,11 +88,13 @@ def _tls_lines(cluster: BrokerCluster, stage: ServerStage) -> list[str]:
     each other's host names: ZooKeeper would look up the names of connecting servers in reverse DNS."""
     if stage == ServerStage.PLAIN:
         return []
+    own = (f"location={_CERTIFICATES}", "type=PEM")
+    trusted = (f"location={_TRUSTED}", "type=PKCS12", f"password={ZOOKEEPER_STORE_PASSWORD}")
     stores = [
         f"{prefix}.{store}.{setting}"
         for prefix in ("ssl", "ssl.quorum")
-        for store, path in (("keyStore", _CERTIFICATES), ("trustStore", _AUTHORITY))
-        for setting in (f"location={path}", "type=PEM")
+        for store, settings in (("keyStore", own), ("trustStore", trusted))
+        for setting in settings
     ]
     return [
         f"secureClientPort={SECURE_PORT}",

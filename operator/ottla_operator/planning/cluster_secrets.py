@@ -80,6 +80,9 @@ ZOOKEEPER_TRUSTED = "zookeeper-servers.crt"
 """The file with what brokers trust of an external ZooKeeper."""
 OPERATOR = "cluster-operator"
 ZOOKEEPER = "zookeeper"
+ZOOKEEPER_STORE, ZOOKEEPER_STORE_PASSWORD = "cluster-ca.p12", "certificates"
+"""What ZooKeeper servers trust, and a password that protects nothing. Of certificates in PEM with the same
+subject, such as two generations of an authority, ZooKeeper trusts the last one only."""
 
 
 def cluster_ca(cluster: str) -> str:
@@ -563,13 +566,21 @@ class _Planner:
         """Add what pods trust to the Secrets with their keys."""
         secrets = {brokers_secret(self._cluster): self._trusted}
         if zookeeper:
-            secrets[zookeeper_secret(self._cluster)] = {CLUSTER_CA: self._trusted[CLUSTER_CA]}
+            secrets[zookeeper_secret(self._cluster)] = self._trusted_by_zookeeper()
         for secret, trusted in secrets.items():
             if secret in self.plan.data:
                 self.plan.data[secret] = {**self.plan.data[secret], **trusted}
         brokers = brokers_secret(self._cluster)
         if brokers in self.plan.data:
             self.plan.data[brokers] = {**self._kept, **self.plan.data[brokers]}
+
+    def _trusted_by_zookeeper(self) -> dict[str, bytes]:
+        trusted = self._trusted[CLUSTER_CA]
+        found = self._found.get(zookeeper_secret(self._cluster), {})
+        store = found.get(ZOOKEEPER_STORE) if found.get(CLUSTER_CA) == trusted else None
+        if store is None and trusted:
+            store = pkcs12_truststore(trusted, ZOOKEEPER_STORE_PASSWORD)
+        return {CLUSTER_CA: trusted, **({ZOOKEEPER_STORE: store} if store is not None else {})}
 
 
 def cluster_trust(cluster: str, data: Mapping[str, Data]) -> bytes:

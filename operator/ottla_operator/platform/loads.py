@@ -37,14 +37,15 @@ INTERVAL_MS: Final = 30_000
 """Loads are measured again after so long."""
 _TIMEOUT_S: Final = 5.0
 
-_BYTES_IN: Final = "kafka_server_brokertopicmetrics_bytesin_total"
-_BYTES_OUT: Final = "kafka_server_brokertopicmetrics_bytesout_total"
+_BYTES_IN: Final = "kafka_server_brokertopicmetrics_bytesin"
+_BYTES_OUT: Final = "kafka_server_brokertopicmetrics_bytesout"
 _END_OFFSET: Final = "kafka_log_log_logendoffset"
 _SAMPLE: Final = re.compile(
-    rf'^({_BYTES_IN}|{_BYTES_OUT}|{_END_OFFSET})\{{(?:partition="([0-9]+)",)?topic="([^"]+)"\}} (\S+)$',
+    rf"^({_BYTES_IN}|{_BYTES_OUT}|{_END_OFFSET})(?:persec)?(?:_total)?"
+    r'\{(?:partition="([0-9]+)",)?topic="([^"]+)"\} (\S+)$',
     re.MULTILINE,
 )
-"""Labels are in the order of their names."""
+"""In each of the spellings of `ottla.metrics.names`. Labels are in the order of their names."""
 
 FetchMetrics = Callable[[Collection[int]], Awaitable[Mapping[int, str]]]
 """Returns the text of /metrics by broker. Raises StepFailed."""

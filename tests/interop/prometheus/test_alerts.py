@@ -39,14 +39,6 @@ def controllers(first: str, second: str) -> Series:
     return {name % 0: first, name % 1: second}
 
 
-def session(registered: str) -> Series:
-    state = 'kafka_server_kafkaserver_brokerstate{namespace="shop",cluster="demo",instance="%d"}'
-    count = (
-        'kafka_controller_kafkacontroller_activebrokercount{namespace="shop",cluster="demo",instance="%d"}'
-    )
-    return {state % 0: "3x60", state % 1: "3x60", count % 0: registered, count % 1: "0x60"}
-
-
 def down(metric: str, up: str) -> Series:
     """A target that is scraped for ten minutes, and has this `up`."""
     return {f"up{BROKER}": up, metric + BROKER: "3x10 _x60"}
@@ -106,9 +98,15 @@ CASES: dict[str, list[Case]] = {
         ),
     ],
     "OttlaZooKeeperSessionLost": [
-        Case(session("1x60"), session("2x60")),
-        # Without a controller the number is not known.
-        Case(session("1x60"), session("0x60")),
+        gauge("kafka_server_sessionexpirelistener_sessionstate", "1x5 0x60", "1x60", BROKER)
+    ],
+    "OttlaEventLoopBlocked": [
+        gauge(
+            "ottla_event_loop_lag_seconds",
+            "0.6x60",
+            "0.01x60",
+            '{namespace="shop",instance="b",quantile="0.5"}',
+        )
     ],
     "OttlaLogDirectoryFailed": [
         gauge("kafka_log_logmanager_offlinelogdirectorycount", "1x60", "0x60", BROKER)

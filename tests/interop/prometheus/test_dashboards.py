@@ -87,10 +87,14 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
 def started(session: UpSession) -> UpSession:
     config = {
         "ottla.http.port": 0,
+        "log.flush.scheduler.interval.ms": 500,
         "offsets.topic.num.partitions": 4,
         "offsets.topic.replication.factor": 1,
     }
     session.write("BrokerCluster", "demo", {"replicas": 2, "config": config})
+    limits = {"producerByteRate": 1e5, "consumerByteRate": 1e6, "requestPercentage": 200}
+    quota = {"clusterRef": {"name": "demo"}, "entity": {"clientId": "<default>"}, "limits": limits}
+    session.write("Quota", "everybody", quota)
     topic = {"clusterRef": {"name": "demo"}, "partitions": PARTITIONS, "replicas": 2}
     session.write("Topic", "orders", topic)
     return session
@@ -178,6 +182,7 @@ def work(bootstrap: str, server: Prometheus) -> None:
         }
     )
     committed = 0
+    producer.list_topics("nowhere", timeout=30)  # an error in a response
 
     def is_seen() -> bool:
         nonlocal committed
@@ -192,9 +197,11 @@ def work(bootstrap: str, server: Prometheus) -> None:
         offsets = [TopicPartition("orders", partition, committed) for partition in range(PARTITIONS)]
         consumer.commit(offsets=offsets, asynchronous=False)
         rate = f"rate(kafka_consumergroup_current_offset[{10 * INTERVAL_S}s]) > 0"
-        names = ("kafka_consumergroupzookeeper_members", "kafka_network_requestmetrics_totaltimems")
-        fetches = 'kafka_network_requestmetrics_totaltimems{request="Produce"}'
-        return all(server.query(each) for each in (rate, *names, fetches))
+        names = ("kafka_consumergroupzookeeper_members", "kafka_log_logflushstats_logflushrateandtimems")
+        timed = [
+            f'kafka_network_requestmetrics_totaltimems{{request="{api}"}}' for api in ("Produce", "Fetch")
+        ]
+        return all(server.query(each) for each in (rate, *names, *timed))
 
     try:
         consumer.subscribe(["orders"])

@@ -31,8 +31,15 @@ from ottla.security.tls import TlsSettings
 from ottla_operator.kubernetes import manifests_zookeeper
 from ottla_operator.kubernetes.zookeeper_client import set_acls
 from ottla_operator.kubernetes.zookeeper_planning import ServerStage
-from ottla_operator.planning.certificates import Lifetime, Pair, Subject, issue
-from ottla_operator.planning.cluster_secrets import plan_secrets
+from ottla_operator.planning.certificates import (
+    Lifetime,
+    Pair,
+    Subject,
+    issue,
+    new_authority,
+    pkcs12_truststore,
+)
+from ottla_operator.planning.cluster_secrets import ZOOKEEPER_STORE_PASSWORD, plan_secrets
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.loading import parse_resource
 
@@ -66,8 +73,8 @@ class Ensemble:
                 (self.jars / jar.name).symlink_to(jar)
         certificates = directory / "certificates"
         certificates.mkdir()
-        (certificates / "zookeeper.pem").write_bytes(self.secrets["demo-zookeeper"]["zookeeper.pem"])
-        (certificates / "cluster-ca.crt").write_bytes(self.secrets["demo-cluster-ca-cert"]["ca.crt"])
+        for file, content in self.secrets["demo-zookeeper"].items():
+            (certificates / file).write_bytes(content)
 
     def start(self, server: int, stage: ServerStage) -> None:
         config = manifests_zookeeper.build_config(self.cluster, stage)["data"]
@@ -284,6 +291,23 @@ def test_only_brokers_of_the_cluster_can_read(ensemble: Ensemble) -> None:
             server.get("/config/users/anna")
         with pytest.raises(NoAuthError):
             server.create("/brokers/ids/7", b"")
+
+
+def test_servers_trust_each_generation_of_the_authority(ensemble: Ensemble) -> None:
+    """They have the same subject. A replaced key comes first in the file, as the operator writes it."""
+    ensemble.ensure_closed()
+    new = new_authority("demo-cluster-ca", Lifetime(), ensemble.now_ms, os.urandom)
+    both = new.certificate + ensemble.secrets["demo-cluster-ca-cert"]["ca.crt"]
+    store = ensemble.directory / "certificates/cluster-ca.p12"
+    before = store.read_bytes()
+    store.write_bytes(pkcs12_truststore(both, ZOOKEEPER_STORE_PASSWORD))
+    ensemble.roll(ServerStage.TLS)
+    brokers = Subject("demo-brokers", "ottla.dev")
+    of_new = issue(new, brokers, Lifetime(), ensemble.now_ms, os.urandom)
+    for server in SERVERS:
+        for pair in (ensemble.broker, of_new):
+            assert "Mode:" in answer(ensemble.ports[server][1], context(pair)), server
+    store.write_bytes(before)
 
 
 def test_servers_refuse_peers_without_a_certificate_of_the_clusters_authority(ensemble: Ensemble) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -278,6 +279,13 @@ class TransactionCoordinator:
         return requests.list_transactions(transactions, request, self._clock())
 
     # -- periodic tasks ------------------------------------------------------------------------------
+
+    def states(self) -> Counter[State]:
+        """The number of transactional ids in each state, of the partitions that this broker coordinates."""
+        owned = list(self._owned.values())
+        return Counter(
+            each.entry.state for partition in owned for each in list(partition.transactions.values())
+        )
 
     def abort_timed_out(self) -> None:
         """Abort transactions that exceed their producer's timeout, and fence the producer."""

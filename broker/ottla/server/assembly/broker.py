@@ -214,6 +214,8 @@ class Broker:
                 replication=self.replication,
                 coordinators=self.coordinators,
                 requests=self.requests,
+                now_ms=self.ports.clock.wall_ms,
+                names=self.config.get_str("ottla.metrics.names"),
             )
 
     def _bind_listeners(self) -> None:
@@ -280,10 +282,11 @@ class Broker:
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
+        lag_s = 0.0 if self._tick_timer is None else max(0.0, loop.time() - self._tick_timer.when())
         self._tick_timer = loop.call_later(TICK_S, self._tick)
         try:
             clock = self.ports.clock
-            self.usage.sample(clock.monotonic_s(), clock.cpu_s())
+            self.usage.sample(clock.monotonic_s(), clock.cpu_s(), lag_s)
             self.requests.server.tick()
             replication = self.replication
             self.configuration.security.tick(is_controller=replication.controller.is_active)

@@ -79,6 +79,8 @@ async def open_logs(context: BrokerContext, deletion_policies: dict[str, Deletio
         source=context.ports.random,
         run_parallel=context.ports.run_parallel,
     )
+    for log_dir in logs.online_dirs():
+        log_dir.flushes.monotonic_s = context.ports.clock.monotonic_s
     logs.maintenance.deletion_policies = deletion_policies
     await asyncio.to_thread(logs.load, context.clock(), await _read_topic_configs(context.store))
 

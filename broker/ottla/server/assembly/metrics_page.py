@@ -15,6 +15,7 @@ from ottla.server.dispatch.counters import LoopUsage
 from ottla.server.metrics import broker, cluster
 from ottla.server.metrics.exposition import write
 from ottla.server.metrics.groups import GroupMetrics
+from ottla.server.metrics.names import STRIMZI, renamed
 from ottla.storage.log_manager import LogManager
 
 ZOOKEEPER_GROUPS_MAX = 1000
@@ -30,6 +31,8 @@ def broker_metrics(
     replication: Replication,
     coordinators: Coordinators,
     requests: RequestProcessing,
+    now_ms: Callable[[], int],
+    names: str = STRIMZI,
 ) -> Callable[[], Awaitable[bytes]]:
     """A function that collects and writes the text, called once a scrape."""
     controller, cache, replicas = replication.controller, replication.cache, replication.replicas
@@ -51,6 +54,10 @@ def broker_metrics(
         cleaner=replication.cleaner,
         usage=usage,
         topics=requests.counters,
+        quotas=replication.quotas,
+        transactions=coordinators.transactions.coordinator,
+        session=store.events,
+        now_ms=now_ms,
     )
     groups = GroupMetrics(coordinators.groups, replicas, cache, replication.connect, zookeeper_groups)
     process = CollectorRegistry()
@@ -63,6 +70,6 @@ def broker_metrics(
             cluster.families(controller, cache, replicas),
             groups.families(),
         )
-        return await write(families) + generate_latest(process)
+        return await write(renamed(families, names)) + generate_latest(process)
 
     return text

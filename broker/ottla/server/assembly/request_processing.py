@@ -27,6 +27,7 @@ from ottla.server.authorization.checks_by_api import authorize_routes, checks_by
 from ottla.server.dispatch.counters import TopicCounters
 from ottla.server.dispatch.dispatcher import Dispatcher, Route
 from ottla.server.dispatch.large_requests import LargeRequests
+from ottla.server.dispatch.request_log import RequestLog
 from ottla.server.dispatch.throttling import ClientThrottle, RequestTimeMeters
 from ottla.server.handlers.admin.acls import AclsHandler
 from ottla.server.handlers.admin.alter_configs import AlterConfigsHandler
@@ -96,6 +97,16 @@ async def start_request_processing(
     metadata_gate = InitialMetadataGate(cache, lambda: read_cluster(context.store))
     dispatcher = Dispatcher(loop)
     undo.push_async_callback(dispatcher.stop)
+    if every := config.get_int("ottla.request.log.every"):
+        dispatcher.on_timed.append(RequestLog(every))
+    if endpoint := config.get_str("ottla.tracing.endpoint"):
+        # Imported here only: it is off by default, and needs an extra.
+        from ottla.server.metrics.tracing import RequestTraces
+
+        every = config.get_int("ottla.tracing.every")
+        traces = RequestTraces(endpoint, every, config.broker_id, context.ports.clock.wall_ms)
+        undo.push_async_callback(traces.stop)
+        dispatcher.on_timed.append(traces)
     # Ends after the connections: a producer sends again what has no response, and gives up what has an error.
     deferred_validation = DeferredValidation(context.ports.workers)
     undo.push_async_callback(deferred_validation.close)

@@ -6,8 +6,9 @@ Never reset; those of a topic without a replica on this broker are added to the 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 TIMED_EVERY = 16
 """One request in so many is timed: to read the clock twice costs more than the other counters together."""
@@ -42,6 +43,8 @@ class TopicCounters(dict[str, TopicCount]):
         super().__init__()
         self.gone = TopicCount()
         """The sum of topics without a replica on this broker."""
+        self.fetch_errors: Counter[int] = Counter()
+        """Partitions by error code, of responses that are sent without conversion."""
         self.replicated_out = 0
         """Bytes that followers fetched of all topics."""
 
@@ -61,15 +64,98 @@ class TopicCounters(dict[str, TopicCount]):
         return total
 
 
+class PhaseTimes(NamedTuple):
+    """Where the time of a request went, in ms; as the phases of Kafka's RequestMetrics."""
+
+    total: float
+    """From the receipt of the whole request to its response's last byte in the kernel."""
+    queue: float
+    """Before it was handled."""
+    local: float
+    """On the event loop."""
+    remote: float
+    """Waiting: for replicas, records, members of a group, other brokers, a thread."""
+    response: float
+    """Until the response is in the kernel: behind other responses, or while the client does not read."""
+    throttle: float
+    """For how long the client is not read afterwards, because of a quota."""
+
+
 class RequestCounters:
     """The requests of one API."""
 
-    __slots__ = ("by_version", "times_ms")
+    __slots__ = ("by_version", "errors", "times_ms")
 
     def __init__(self, max_version: int) -> None:
         self.by_version = [0] * (max_version + 1)
-        self.times_ms: deque[float] = deque(maxlen=TIMES_KEPT)
-        """From the receipt of the whole request to its response, of one request in TIMED_EVERY."""
+        self.errors: Counter[int] = Counter()
+        """Errors in responses, by code; for Fetch see also TopicCounters."""
+        self.times_ms: deque[PhaseTimes] = deque(maxlen=TIMES_KEPT)
+        """Of one request in TIMED_EVERY."""
+
+
+class RequestTimer:
+    """Measures the phases of one request. The loop leaves the request with `pause`, and continues with
+    `resume`."""
+
+    __slots__ = (
+        "_begun_s",
+        "_clock",
+        "_counters",
+        "_done",
+        "_local_s",
+        "_received_s",
+        "_responded_s",
+        "_since_s",
+        "_throttle_s",
+    )
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        received_s: float,
+        counters: RequestCounters,
+        done: Callable[[PhaseTimes], None] | None = None,
+    ) -> None:
+        self._done = done
+        self._clock = clock
+        self._counters = counters
+        self._received_s = received_s
+        self._begun_s = self._since_s = self._responded_s = clock()
+        self._local_s = self._throttle_s = 0.0
+
+    def pause(self) -> None:
+        if self._since_s:
+            self._local_s += self._clock() - self._since_s
+            self._since_s = 0.0
+
+    def resume(self) -> None:
+        self._since_s = self._clock()
+
+    def respond(self, muted_until_s: float) -> None:
+        """The response is ready. `muted_until_s`: until when the client is not read because of a quota."""
+        self._responded_s = now_s = self._clock()
+        if self._since_s:
+            self._local_s += now_s - self._since_s
+            self._since_s = 0.0
+        if muted_until_s > now_s:
+            self._throttle_s = muted_until_s - now_s
+
+    def sent(self) -> None:
+        """The response is in the kernel."""
+        sent_s, begun_s = self._clock(), self._begun_s
+        remote_s = self._responded_s - begun_s - self._local_s
+        times = PhaseTimes(
+            1000 * (sent_s - self._received_s),
+            1000 * (begun_s - self._received_s),
+            1000 * self._local_s,
+            1000 * remote_s if remote_s > 0 else 0.0,
+            1000 * (sent_s - self._responded_s),
+            1000 * self._throttle_s,
+        )
+        self._counters.times_ms.append(times)
+        if self._done is not None:
+            self._done(times)
 
 
 class LoopUsage:
@@ -80,10 +166,16 @@ class LoopUsage:
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque(maxlen=USAGE_SAMPLES)
+        self._lags_s: deque[float] = deque(maxlen=USAGE_SAMPLES)
 
-    def sample(self, now_s: float, cpu_s: float) -> None:
-        """`cpu_s` is the thread's total CPU time."""
+    def sample(self, now_s: float, cpu_s: float, lag_s: float = 0.0) -> None:
+        """`cpu_s` is the thread's total CPU time, `lag_s` by how much this call is late."""
         self._samples.append((now_s, cpu_s))
+        self._lags_s.append(lag_s)
+
+    def lags_s(self) -> Sequence[float]:
+        """The lags of the last minute, in ascending order."""
+        return sorted(self._lags_s)
 
     @property
     def idle_ratio(self) -> float:

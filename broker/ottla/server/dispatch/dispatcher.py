@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
@@ -29,7 +29,8 @@ from ottla.protocol.errors import ErrorCode, KafkaError, MalformedMessage, TooMa
 from ottla.protocol.messages import ApiVersionsResponse
 from ottla.protocol.types import Message
 from ottla.security.principals import Principal
-from ottla.server.dispatch.counters import TIMED_EVERY, RequestCounters
+from ottla.server.dispatch.counters import TIMED_EVERY, PhaseTimes, RequestCounters, RequestTimer
+from ottla.server.dispatch.response_errors import error_counter
 from ottla.server.dispatch.splits import Split, has_items
 from ottla.server.network.channel import Connection, Part, PendingResponse
 
@@ -169,9 +170,7 @@ class Request:
         "_body_offset",
         "_frame",
         "_message",
-        "_monotonic_s",
         "_pending",
-        "_timed_from",
         "amend",
         "answered",
         "client_id",
@@ -180,6 +179,7 @@ class Request:
         "meter",
         "route",
         "size",
+        "timer",
         "version",
     )
 
@@ -195,7 +195,8 @@ class Request:
         """Called with the response message before it is encoded (ottla.server.authorization)."""
         self.answered = False
         self.meter: Meter | None = None
-        self._timed_from = 0.0
+        self.timer: RequestTimer | None = None
+        """Of a sample of the requests."""
         self.size = len(frame)
         """Header and body, in bytes: quotas count these."""
         self._frame: memoryview | None = frame
@@ -250,6 +251,9 @@ class Request:
             message.throttle_time_ms = max(message.throttle_time_ms, self.meter.answered(self))
 
     def respond(self, message: Message) -> None:
+        count = error_counter(type(message))
+        if count is not None:
+            count(message, self.route.counters.errors)
         self.prepare(message)
         self.throttle(message)
         data = frames.encode_response(message, self.version, self.correlation_id)
@@ -259,19 +263,17 @@ class Request:
         """Respond with encoded bytes and file slices: size, header and body."""
         assert not self.answered, f"{self.route.api_key!r} has two responses"
         self.answered = True
-        if self._timed_from:
-            self.route.counters.times_ms.append((self._monotonic_s() - self._timed_from) * 1000)
+        timer = self.timer
+        if timer is not None:
+            timer.respond(self.connection.muted_until_s)
         # From here on the buffer may overwrite the bytes of the frame.
         self._frame = self._message = None
         if self._pending is None:
             self.connection.respond(parts)
         else:
             self.connection.complete(self._pending, parts)
-
-    def start_timer(self, monotonic_s: Callable[[], float]) -> None:
-        """Measure the time until the response."""
-        self._monotonic_s = monotonic_s
-        self._timed_from = monotonic_s()
+        if timer is not None:
+            self.connection.when_sent(timer.sent, self._pending)
 
     def respond_nothing(self) -> None:
         """End the request without a response (acks=0)."""
@@ -308,7 +310,7 @@ class Metered:
     """Awaits a coroutine; calls `resume` before and `pause` after each of its steps on the event loop."""
 
     def __init__(
-        self, work: Coroutine[Any, Any, Message], resume: Callable[[], None], pause: Callable[[], None]
+        self, work: Awaitable[Message], resume: Callable[[], None], pause: Callable[[], None]
     ) -> None:
         self._work = work
         self._resume = resume
@@ -338,6 +340,8 @@ class Dispatcher:
         self.loop = loop
         self.meters: Meters | None = None
         self.large: LargeRequestServer | None = None
+        self.on_timed: list[Callable[[Request, PhaseTimes], None]] = []
+        """Called with each request whose time was measured, after its response."""
         self._routes: dict[int, Route] = {}
         self._tasks = TaskSet()
 
@@ -379,7 +383,8 @@ class Dispatcher:
         counts = route.counters.by_version
         counts[version] = number = counts[version] + 1
         if not number % TIMED_EVERY:
-            request.start_timer(self.loop.time)
+            done = partial(self._timed, request) if self.on_timed else None
+            request.timer = RequestTimer(self.loop.time, connection.active_s, route.counters, done)
         if request.size > route.large_bytes and self.large is not None:
             self._tasks.start(self._finish(request, self.large.serve(request)))
         elif route.is_async:
@@ -404,6 +409,12 @@ class Dispatcher:
                 request.detach()
         if request.meter is not None:
             request.meter.pause(request)
+        if request.timer is not None and not request.answered:
+            request.timer.pause()
+
+    def _timed(self, request: Request, times: PhaseTimes) -> None:
+        for observe in self.on_timed:
+            observe(request, times)
 
     def respond_in_slices(self, request: Request, answers: Iterator[Message], split: Split) -> None:
         """Respond with the join of `answers`, each of which is computed quickly."""
@@ -418,11 +429,13 @@ class Dispatcher:
 
     async def _run(self, request: Request) -> None:
         try:
-            work = cast(AsyncHandler, request.route.handle)(request)
-            meter = request.meter
-            response = await (
-                work if meter is None else Metered(work, meter.resume, partial(meter.pause, request))
-            )
+            work: Awaitable[Message] = cast(AsyncHandler, request.route.handle)(request)
+            meter, timer = request.meter, request.timer
+            if meter is not None:
+                work = Metered(work, meter.resume, partial(meter.pause, request))
+            if timer is not None:
+                work = Metered(work, timer.resume, timer.pause)
+            response = await work
             if request.connection.closed:
                 return
             if self.large is not None and has_items(response, LARGE_RESPONSE_ITEMS):

@@ -323,6 +323,12 @@ class FetchSessionCache:
         self.watching: dict[tuple[str, int], dict[WantedPartition, None]] = {}
         """The sessions' partitions, by topic name and index."""
         self._sessions: dict[int, FetchSession] = {}
+        self.evictions = 0
+        """Sessions that were removed in favour of others."""
+
+    def cached_partitions(self) -> int:
+        """The partitions of all sessions, followers' too."""
+        return sum(len(session.partitions) for session in self._sessions.values())
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -433,6 +439,7 @@ class FetchSessionCache:
             oldest = next((s for s in self._sessions.values() if not s.privileged), None)
             if oldest is None or oldest is session or now_ms - oldest.last_used_ms <= EVICTION_MS:
                 return False
+            self.evictions += 1
             self._remove(oldest)
         return True
 
@@ -447,6 +454,7 @@ class FetchSessionCache:
         if oldest is None:
             return False
         if now_ms - oldest.last_used_ms > EVICTION_MS:
+            self.evictions += 1
             self._remove(oldest)
             return True
         least = min(
@@ -460,6 +468,7 @@ class FetchSessionCache:
         )
         if least is None or (privileged, size, 0) < least:
             return False
+        self.evictions += 1
         self._remove(self._sessions[least[2]])
         return True
 

@@ -51,6 +51,7 @@ class PartRequest(Request):
     def __init__(self, whole: Request, message: Message, answer: asyncio.Future[Message | None]) -> None:
         self.connection = whole.connection
         self.route = whole.route
+        self.timer = None
         self.version = whole.version
         self.correlation_id = whole.correlation_id
         self.client_id = whole.client_id
@@ -59,7 +60,6 @@ class PartRequest(Request):
         self.meter = None
         self.size = whole.size
         self.answer = answer
-        self._timed_from = 0.0
         self._frame = None
         self._message = message
         self._pending = None

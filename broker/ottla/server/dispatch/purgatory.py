@@ -156,8 +156,12 @@ class Purgatory:
         self.forget(watcher)
 
     def waiting(self) -> int:
-        """How many deadlines are pending (for tests and metrics)."""
+        """How many deadlines are pending."""
         return sum(len(bucket) for bucket in self._buckets.values())
+
+    def waiting_produces(self) -> int:
+        """How many of them are waits for replication; the others are fetches."""
+        return sum(isinstance(each, ReplicationWait) for bucket in self._buckets.values() for each in bucket)
 
     # --- replication's listener ---------------------------------------------------------------------
 

@@ -5,13 +5,23 @@ Called at each scrape. Samples are generated lazily, while they are written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
+from ottla.coordinators.transactions.coordinator import TransactionCoordinator
+from ottla.coordinators.transactions.transaction import State as TransactionState
+from ottla.metadata.store import SessionEvents
+from ottla.protocol.api import ApiKey
+from ottla.protocol.errors import ErrorCode
+from ottla.quotas.broker import BrokerQuotas
+from ottla.quotas.levels import UNLIMITED
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
 from ottla.server.dispatch.counters import LoopUsage, TopicCount, TopicCounters
-from ottla.server.dispatch.dispatcher import Dispatcher
+from ottla.server.dispatch.dispatcher import Dispatcher, Route
 from ottla.server.dispatch.purgatory import Purgatory
 from ottla.server.logs.log_cleaner import LogCleaner
 from ottla.server.metrics.exposition import Family, Sample, counter, gauge
@@ -21,6 +31,7 @@ from ottla.storage.log_manager import LogManager
 
 BROKER_STATES = {"starting": 1, "recovering": 2, "ready": 3, "stopping": 6}
 QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
+QUOTA_ENTITIES_MAX = 100
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,11 @@ class Sources:
     cleaner: LogCleaner
     usage: LoopUsage
     topics: TopicCounters
+    quotas: BrokerQuotas
+    transactions: TransactionCoordinator
+    session: SessionEvents
+    now_ms: Callable[[], int]
+    """Wall time, for the windows of quotas."""
 
 
 def families(sources: Sources) -> Iterator[Family]:
@@ -48,7 +64,13 @@ def families(sources: Sources) -> Iterator[Family]:
     yield from _requests(sources)
     yield from _replicas(sources)
     yield from _partitions(sources.replicas)
+    yield from _followers(sources.replicas)
     yield from _logs(sources.logs)
+    yield from _flushes(sources.logs)
+    yield from _quotas(sources.quotas, sources.now_ms())
+    yield from _transactions(sources.transactions)
+    yield from _session(sources.session)
+    yield from _loop_lag(sources.usage)
     yield from _sockets(sources)
     yield from _cleaner(sources.cleaner)
     yield from _process()
@@ -120,27 +142,72 @@ def _requests(sources: Sources) -> Iterator[Family]:
         (((_api_name(r.api_key.name),), sum(r.counters.by_version)) for r in routes),
     )
     yield Family(
-        "kafka_network_requestmetrics_totaltimems",
-        "gauge",
-        "Time from a request to its response in ms, of a sample of the last requests.",
-        ("request", "quantile"),
+        "kafka_network_requestmetrics_errors",
+        "counter",
+        "Errors in responses, by API and error code: of partitions, topics, groups or whole requests.",
+        ("request", "error"),
         (
-            (
-                (_api_name(route.api_key.name), str(quantile)),
-                times[min(int(quantile * len(times)), len(times) - 1)],
-            )
+            ((_api_name(route.api_key.name), ErrorCode.of(code).name), count)
             for route in routes
-            if (times := sorted(route.counters.times_ms))
-            for quantile in QUANTILES
+            for code, count in (route.counters.errors + _fetch_errors(route, sources.topics)).items()
         ),
     )
+    for phase, (name, help_text) in enumerate(_PHASES):
+        yield Family(
+            f"kafka_network_requestmetrics_{name}",
+            "gauge",
+            f"{help_text} In ms, of a sample of the last requests.",
+            ("request", "quantile"),
+            (
+                ((_api_name(route.api_key.name), quantile), value)
+                for route in routes
+                for quantile, value in quantiles([each[phase] for each in route.counters.times_ms])
+            ),
+        )
+    purgatory = sources.purgatory
+    produces = purgatory.waiting_produces()
     yield Family(
         "kafka_server_delayedoperationpurgatory_purgatorysize",
         "gauge",
         "Delayed operations in the purgatory.",
         ("delayedOperation",),
-        ((("All",), sources.purgatory.waiting()),),
+        ((("Produce",), produces), (("Fetch",), purgatory.waiting() - produces)),
     )
+    sessions = purgatory.sessions
+    prefix = "kafka_server_fetchsessioncache_"
+    yield gauge(f"{prefix}numincrementalfetchsessions", "Fetch sessions.", len(sessions))
+    yield gauge(
+        f"{prefix}numincrementalfetchpartitionscached",
+        "Partitions of the fetch sessions.",
+        sessions.cached_partitions(),
+    )
+    yield counter(
+        f"{prefix}incrementalfetchsessionevictions",
+        "Fetch sessions that were removed in favour of others.",
+        sessions.evictions,
+    )
+
+
+_PHASES: tuple[tuple[str, str], ...] = (
+    ("totaltimems", "Time from a request to its response."),
+    ("requestqueuetimems", "Time before a request is handled."),
+    ("localtimems", "Time of a request on the event loop."),
+    ("remotetimems", "Time that a request waits, for replicas, records, other brokers or threads."),
+    ("responsesendtimems", "Time until the response is in the kernel."),
+    ("throttletimems", "Time that a client is not read after a response, because of a quota."),
+)
+"""By the order of PhaseTimes."""
+
+
+def _fetch_errors(route: Route, topics: TopicCounters) -> Counter[int]:
+    return topics.fetch_errors if route.api_key == ApiKey.FETCH else Counter()
+
+
+def quantiles(values: Iterable[float]) -> Iterator[tuple[str, float]]:
+    """Samples by quantile; none without values."""
+    ascending = sorted(values)
+    for quantile in QUANTILES if ascending else ():
+        yield str(quantile), ascending[min(int(quantile * len(ascending)), len(ascending) - 1)]
 
 
 def _api_name(key: str) -> str:
@@ -250,6 +317,113 @@ def _cleaner(cleaner: LogCleaner) -> Iterator[Family]:
         yield gauge(
             f"kafka_log_{bean}_{name.replace('-', '_').lower()}", "Metric of Kafka's log cleaner.", value
         )
+
+
+def _followers(replicas: ReplicaManager) -> Iterator[Family]:
+    lags = list(replicas.follower_lags())
+    yield gauge(
+        "kafka_server_replicafetchermanager_maxlag",
+        "The greatest lag of a follower on this broker behind its leader's high watermark.",
+        max((lag for _, _, lag in lags), default=0),
+    )
+    yield Family(
+        "kafka_server_fetcherlagmetrics_consumerlag",
+        "gauge",
+        "Lag of a follower on this broker behind its leader's high watermark.",
+        ("topic", "partition"),
+        (((topic, str(index)), lag) for _, (topic, index), lag in lags),
+    )
+
+
+def _flushes(logs: LogManager) -> Iterator[Family]:
+    flushes = [log_dir.flushes for log_dir in logs.online_dirs()]
+    name = "kafka_log_logflushstats_logflushrateandtimems"
+    yield gauge(f"{name}_count", "Flushes of logs.", sum(each.count for each in flushes))
+    yield Family(
+        name,
+        "gauge",
+        "Time of the last flushes of logs in ms.",
+        ("quantile",),
+        (((quantile,), value) for quantile, value in quantiles(chain(*(list(f.times_ms) for f in flushes)))),
+    )
+
+
+def _quotas(quotas: BrokerQuotas, now_ms: int) -> Iterator[Family]:
+    """Of each kind, the QUOTA_ENTITIES_MAX entities that use most of their limits."""
+    used = [
+        (kind, entity, usage.rate.measure(now_ms)[0], usage)
+        for kind, quota in (
+            ("Produce", quotas.produce),
+            ("Fetch", quotas.fetch),
+            ("Request", quotas.requests),
+        )
+        for entity, usage in heapq.nlargest(
+            QUOTA_ENTITIES_MAX,
+            quota.sensors().items(),
+            key=lambda item: item[1].rate.measure(now_ms)[0] / max(item[1].limit, 1e-9),
+        )
+    ]
+    labels = ("resource", "user", "clientId")
+    for name, help_text, of_requests in (
+        ("byte_rate", "Bytes per second of a user or client id, while quotas are set.", False),
+        ("request_time", "Share of the event loop's time that a user or client id uses, in percent.", True),
+    ):
+        yield Family(
+            f"kafka_server_quota_{name}",
+            "gauge",
+            help_text,
+            labels,
+            (((kind, *who), rate) for kind, who, rate, _ in used if (kind == "Request") == of_requests),
+        )
+    yield Family(
+        "ottla_quota_limit",
+        "gauge",
+        "The limit of a user or client id, in bytes per second or percent.",
+        labels,
+        (((kind, *who), usage.limit) for kind, who, _, usage in used if usage.limit < UNLIMITED),
+    )
+    yield Family(
+        "ottla_quota_throttles",
+        "counter",
+        "Requests that were throttled.",
+        labels,
+        (((kind, *who), usage.throttles) for kind, who, _, usage in used),
+    )
+    yield Family(
+        "ottla_quota_throttled_ms",
+        "counter",
+        "For how long they were throttled in total.",
+        labels,
+        (((kind, *who), usage.throttled_ms) for kind, who, _, usage in used),
+    )
+
+
+def _transactions(coordinator: TransactionCoordinator) -> Iterator[Family]:
+    states = coordinator.states()
+    yield Family(
+        "ottla_transactional_ids",
+        "gauge",
+        "Transactional ids that this broker coordinates, by the state of their transaction.",
+        ("state",),
+        [((_api_name(state.name),), states[state]) for state in TransactionState],
+    )
+
+
+def _session(events: SessionEvents) -> Iterator[Family]:
+    prefix = "kafka_server_sessionexpirelistener_"
+    yield gauge(f"{prefix}sessionstate", "1: connected to ZooKeeper.", events.connected)
+    yield counter(f"{prefix}zookeeperdisconnects", "Lost connections to ZooKeeper.", events.disconnects)
+    yield counter(f"{prefix}zookeeperexpires", "Sessions with ZooKeeper that expired.", events.expirations)
+
+
+def _loop_lag(usage: LoopUsage) -> Iterator[Family]:
+    yield Family(
+        "ottla_event_loop_lag_seconds",
+        "gauge",
+        "By how much a timer of the event loop was late, each second of the last minute.",
+        ("quantile",),
+        [((quantile,), lag) for quantile, lag in quantiles(usage.lags_s())],
+    )
 
 
 # --- sockets and the process -------------------------------------------------------------------------

@@ -56,6 +56,11 @@ def _controller(controller: Controller, state: ControllerContext | None) -> Iter
         ),
     ):
         yield gauge(f"{prefix}{name}", f"{help_text} The controller's; 0 elsewhere.", value)
+    yield gauge(
+        "kafka_controller_controllerstats_leaderelectionrateandtimems_count",
+        "Leaders that this controller elected.",
+        0 if state is None else state.elections,
+    )
     yield counter(
         "kafka_controller_controllerstats_uncleanleaderelections",
         "Leaders that this controller elected from outside the ISR.",

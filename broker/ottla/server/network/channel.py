@@ -76,6 +76,16 @@ class Connection(Protocol):
     by_token: bool
     """Whether the client authenticated with a delegation token (KIP-48)."""
     closed: bool
+    active_s: float
+    """When bytes were last received or sent, by the loop's clock."""
+
+    @property
+    def muted_until_s(self) -> float:
+        """Until when no request is handed out because of a quota; 0 if there is no such time."""
+
+    def when_sent(self, callback: Callable[[], None], response: PendingResponse | None = None) -> None:
+        """Call back once the response that was given last, or completed, is in the kernel. Of several calls
+        that wait, the first counts: it is for samples."""
 
     def respond(self, parts: Sequence[Part]) -> None:
         """Send the response to the current request: its size, header and body, in `parts`."""
@@ -148,11 +158,11 @@ class KafkaChannel:
         "_ended",
         "_gathering",
         "_in_loop",
-        "_last_active",
         "_loop",
         "_memory",
         "_muted",
         "_on_closed",
+        "_on_sent",
         "_out",
         "_page_cache_reader",
         "_pending",
@@ -160,6 +170,7 @@ class KafkaChannel:
         "_resident",
         "_waits_for_memory",
         "_writing",
+        "active_s",
         "authentication",
         "by_token",
         "closed",
@@ -204,7 +215,8 @@ class KafkaChannel:
         self._on_closed = on_closed
         self._out: deque[Part] = deque()
         self._pending: deque[PendingResponse] = deque()
-        self._last_active = loop.time()
+        self.active_s = loop.time()
+        self._on_sent: Callable[[], None] | None = None
         self._gathering = False  # _send_gathered is scheduled
         self._in_loop = False  # _serve is on the stack, and sends the responses given now
         self._writing = False  # the kernel or the page cache is waited for
@@ -241,7 +253,7 @@ class KafkaChannel:
     def received(self, count: int) -> None:
         """So many bytes, at least one, were put into `space`."""
         self._buffer.received(count)
-        self._last_active = self._loop.time()
+        self.active_s = self._loop.time()
         self._serve()
 
     def nothing_received(self) -> None:
@@ -334,7 +346,7 @@ class KafkaChannel:
 
     def _unmute(self) -> None:
         self._muted = None
-        self._last_active = self._loop.time()
+        self.active_s = self._loop.time()
         if not self._out:
             self._serve()
 
@@ -351,7 +363,7 @@ class KafkaChannel:
             return
         self._out.extend(parts)
         if not self._in_loop:
-            self._last_active = self._loop.time()  # a JoinGroup may have waited long
+            self.active_s = self._loop.time()  # a JoinGroup may have waited long
             if not self._writing:
                 self._flush()
             if not self._out:
@@ -398,7 +410,7 @@ class KafkaChannel:
         self._gathering = False
         if self.closed:
             return
-        self._last_active = self._loop.time()
+        self.active_s = self._loop.time()
         if not self._writing:
             self._flush()
         if not self._out:
@@ -407,9 +419,9 @@ class KafkaChannel:
     def writable(self) -> None:
         """The transport, which has a writer, can send again."""
         now = self._loop.time()
-        if now - self._last_active > RESIDENT_S:
+        if now - self.active_s > RESIDENT_S:
             self._resident = 0
-        self._last_active = now
+        self.active_s = now
         self._flush()
         if not self._out:
             self._serve()
@@ -434,6 +446,9 @@ class KafkaChannel:
                 break
         if self.closed:
             return
+        if not out and self._on_sent is not None:
+            on_sent, self._on_sent = self._on_sent, None
+            on_sent()
         if out:
             if not self._writing:
                 self._writing = True
@@ -469,7 +484,7 @@ class KafkaChannel:
         head = self._out[0]
         assert isinstance(head, FileSlice)
         self._resident = min(head.length, SENDFILE_TURN_BYTES)
-        self._last_active = self._loop.time()
+        self.active_s = self._loop.time()
         self._flush()
         if not self._out:
             self._serve()
@@ -481,11 +496,22 @@ class KafkaChannel:
         and while muted."""
         if self._buffer.busy or self._pending or self._muted is not None:
             return 0.0
-        return now - self._last_active
+        return now - self.active_s
 
     def compact(self) -> None:
         """Return buffer memory that holds no received bytes (called while many buffers are in use)."""
         self._buffer.compact()
+
+    @property
+    def muted_until_s(self) -> float:
+        return 0.0 if self._muted is None else self._muted.when()
+
+    def when_sent(self, callback: Callable[[], None], response: PendingResponse | None = None) -> None:
+        pending = self._pending
+        if not self._out and not (pending if response is None else response in pending):
+            callback()
+        elif self._on_sent is None:
+            self._on_sent = callback
 
     def close(self, reason: str = "", level: int = logging.DEBUG) -> None:
         if self.closed:

@@ -75,7 +75,7 @@ class FetchSender:
         topics = by_topic(chosen)
         if version < ZSTD_FROM:
             if version < CONVERTED_BELOW:
-                self._count(chosen, follower=read.follower)
+                self._count(chosen, follower=read.follower, converted=True)
                 self._convert(request, read, topics)
                 return
             refuse_zstd(topics, self._config_of)
@@ -175,15 +175,18 @@ class FetchSender:
         if follower and self._replicas.leader_quota.active:
             self._count_throttled(partitions)
 
-    def _count(self, partitions: list[FetchedPartition], *, follower: bool) -> None:
+    def _count(self, partitions: list[FetchedPartition], *, follower: bool, converted: bool = False) -> None:
         counters = self._counters
         for partition in partitions:
             topic = partition.wanted.topic
-            if topic is None or partition.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            error = partition.error
+            if error and not converted:
+                counters.fetch_errors[error] += 1
+            if topic is None or error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 continue
             count = counters[topic]
             count.fetches += 1
-            if partition.error:
+            if error:
                 count.failed_fetches += 1
             elif partition.size > 0:
                 if follower:
