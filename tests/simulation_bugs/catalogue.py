@@ -701,7 +701,7 @@ _ALL: Final = (
         (
             Edit(
                 "broker/ottla/storage/local_log.py",
-                "            for segment in pending.segments:\n                segment.sync()\n",
+                "                for segment in pending.segments:\n                    segment.sync()\n",
                 "",
             ),
         ),
@@ -803,7 +803,11 @@ _ALL: Final = (
         "KAFKA-5829 (files of a log after a power loss)",
         "a flush does not sync the directory, so that a power loss removes new segments",
         "durable",
-        (Edit("broker/ottla/storage/local_log.py", "            sync_path(files, self.directory)\n", ""),),
+        (
+            Edit(
+                "broker/ottla/storage/local_log.py", "                sync_path(files, self.directory)\n", ""
+            ),
+        ),
         faults=POWER,
     ),
     Bug(
@@ -1478,6 +1482,64 @@ _ALL: Final = (
         ),
         ("groups",),
         faults=("kill", "session"),
+    ),
+    Bug(
+        "fetched-offsets-are-committed",
+        "KAFKA-1646 (positions of records that were not returned yet)",
+        "a consumer commits the offset up to which it has fetched",
+        "nothing skipped",
+        (
+            Edit(
+                "client/ottla/client/core/assigned.py",
+                '            state.tp: OffsetAndMetadata(state.position, "", state.epoch)\n',
+                '            state.tp: OffsetAndMetadata(state.fetch_offset, "", state.epoch)\n',
+            ),
+        ),
+        ("groups",),
+        faults=("kill", "session"),
+    ),
+    Bug(
+        "unstable-offsets-are-served",
+        "KIP-447 (offsets of transactions that are not complete)",
+        "OffsetFetch returns the offset before a transaction that is committed and whose marker is not written",
+        "stable offsets",
+        (
+            Edit(
+                "broker/ottla/coordinators/offset_requests.py",
+                "            elif require_stable and group.offsets.is_unstable(key):\n",
+                "            elif False:\n",
+            ),
+        ),
+        ("transactions",),
+    ),
+    Bug(
+        "revoked-partitions-are-kept",
+        "KIP-429 (partitions that a member revokes)",
+        "a consumer goes on reading the partitions that it has revoked",
+        "disjoint assignments",
+        (
+            Edit(
+                "client/ottla/client/core/rebalancing.py",
+                "        if change.revoked or change.lost:\n            self._assigned.assign(change.kept)\n",
+                "        if change.lost:\n            self._assigned.assign(change.kept)\n",
+            ),
+        ),
+        ("groups",),
+        faults=("kill", "session"),
+    ),
+    Bug(
+        "retention-beyond-the-high-watermark",
+        "KAFKA-5634 (retention and replication)",
+        "retention deletes segments whose records are not replicated yet",
+        "offsets",
+        (
+            Edit(
+                "broker/ottla/storage/retention.py",
+                "        if high_watermark < upper or (at == len(segments) - 1 and segment.size == 0):\n",
+                "        if at == len(segments) - 1 and segment.size == 0:\n",
+            ),
+        ),
+        ("retention",),
     ),
 )
 

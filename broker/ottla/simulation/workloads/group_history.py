@@ -4,13 +4,14 @@ The workload `groups` reports to it; each method raises `Violation`. Checked:
 
 - *disjoint assignments*: in one generation each partition is assigned to at most one member, and a member
   that enters a generation has revoked what that generation gives to others before they get it (KIP-429).
-- *nothing skipped*: a member reads each partition without gaps, and begins at or before the first record that
-  no member has processed.
+- *nothing skipped*: a member reads each partition without gaps, begins at or before the first record that no
+  member has processed, and commits none of these.
 - *committed offsets survive*: a member that gets a partition begins at or after the highest offset whose
   commit was acknowledged before, whatever happened to the coordinator.
 - *committed offsets advance*: an observer never sees them behind an acknowledged commit, nor before a record
   that was not processed; as long as there is the same coordinator, it does not see them go back. (A new one
-  has commits in its log that are not replicated yet; as Kafka's, it returns them, and they may be lost.)
+  has commits in its log that are not replicated yet, or that the former one refused after a time-out: as
+  Kafka's, it returns them, and they may be lost, or replaced by lower ones.)
 - *fencing*: no commit is accepted from a generation that others have left, or from a static member whose
   place another one has taken (KIP-345).
 
@@ -209,6 +210,12 @@ class GroupHistory:
             for before, after in zip(coordinators, now, strict=False)
         )
 
+    def _may_have_surfaced(self, partition: int, offset: int) -> bool:
+        """Whether this offset, which was not acknowledged, may be known only since a coordinator has loaded
+        it: a commit that takes too long is in the log, and not in the memory of the coordinator that refused
+        it. A member that began with what that one knew commits from there on."""
+        return self._coordinators() not in self._requested.get((partition, offset), ())
+
     def _rewind(self, partition: int, offset: int) -> None:
         self.rewinds += 1
         self.acknowledged[partition] = min(offset, self.acknowledged.get(partition, 0))
@@ -244,6 +251,12 @@ class GroupHistory:
         """A commit was acknowledged."""
         self.commits += 1
         for partition, offset in offsets.items():
+            if offset > self.processed.get(partition, 0):
+                raise self._fail(
+                    "nothing skipped",
+                    f"offset {offset} of {self.topic}-{partition} was committed; no member has processed "
+                    f"{self.processed.get(partition, 0)}",
+                )
             self.acknowledged[partition] = max(offset, self.acknowledged.get(partition, 0))
 
     def observe(
@@ -258,7 +271,10 @@ class GroupHistory:
             where = f"the committed offset of {self.topic}-{partition} is {offset}"
             for before, how in ((self._observed, "seen"), (acknowledged, "acknowledged")):
                 if offset < before.get(partition, 0):
-                    if self.may_be_late(partition, offset):
+                    surfaced = before is self._observed and offset >= acknowledged.get(partition, 0)
+                    if self.may_be_late(partition, offset) or (
+                        surfaced and self._may_have_surfaced(partition, before[partition])
+                    ):
                         self._rewind(partition, offset)
                         break
                     raise self._fail("committed offsets advance", f"{where}; {before[partition]} was {how}")

@@ -58,6 +58,8 @@ class Member:
     leaving: bool = False
     slow_s: float = 0.0
     """How long it takes for the next record."""
+    pace_s: float = 0.0
+    """How long it takes for each record: after a pause it commits while it still has records to process."""
     uncommitted: bool = False
 
 
@@ -211,6 +213,7 @@ class Groups:
         source = self._cluster.random(member.name)
         while not member.leaving:
             member.history = MemberHistory(member.name)
+            records_max, member.pace_s = source.choice(((1, 0.05), (5, 0.05), (5, 0.0), (500, 0.0)))
             consumer = Consumer(
                 bootstrap_servers=self._cluster.bootstrap,
                 client_id=member.name,
@@ -220,7 +223,7 @@ class Groups:
                 session_timeout_ms=int(SESSION_S * 1000),
                 heartbeat_interval_ms=1_500,
                 max_poll_interval_ms=int(MAX_POLL_S * 1000),
-                max_poll_records=source.choice((5, 500)),
+                max_poll_records=records_max,
                 request_timeout_ms=5_000,
                 default_api_timeout_ms=10_000,
                 enable_auto_commit=group.auto_commit,
@@ -253,8 +256,8 @@ class Groups:
         polled = await consumer.poll(0.2)
         for tp, records in polled.items():
             for record in records:
-                if member.slow_s:
-                    delay_s, member.slow_s = member.slow_s, 0.0
+                delay_s, member.slow_s = member.slow_s or member.pace_s, 0.0
+                if delay_s:
                     await asyncio.sleep(delay_s)
                 group.history.process(member.history, tp.partition, record.offset, record.value)
                 member.uncommitted = True
