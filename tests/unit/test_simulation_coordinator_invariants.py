@@ -8,6 +8,7 @@ from copy import deepcopy
 import pytest
 
 from ottla.coordinators.group import Group, GroupState, Member
+from ottla.coordinators.offsets import CommittedOffset
 from ottla.coordinators.records import GroupRecordKey
 from ottla.simulation.cluster import Cluster, Violation
 from ottla.simulation.coordinator_invariants import LOOKS, CoordinatorInvariants, _Led
@@ -43,9 +44,11 @@ def log(*values: Group | None, loaded: int) -> _Led:
     return led
 
 
-def look(invariants: CoordinatorInvariants, led: _Led, known: Group | None) -> None:
+def look(
+    invariants: CoordinatorInvariants, led: _Led, known: Group | None, *, high_watermark: int = 10
+) -> None:
     for _ in range(LOOKS):
-        invariants._check_groups("there", led, {} if known is None else {"g": known})
+        invariants._check_groups("there", led, {} if known is None else {"g": known}, high_watermark)
 
 
 def refuse(invariants: CoordinatorInvariants, led: _Led, known: Group | None) -> None:
@@ -75,6 +78,24 @@ def test_the_new_id_of_a_static_member_is_taken_back_if_its_write_fails(
     known.awaiting_join["x-2"] = object()
     look(invariants, led, known)
     look(invariants, led, group(1, "x-1", "y-2"))
+
+
+def test_a_static_member_that_restarts_twice_within_a_write_has_its_first_id_again(
+    invariants: CoordinatorInvariants,
+) -> None:
+    """The second write fails first: the member has the id of the first one, which fails, too."""
+    led = log(group(1, "x-1"), group(1, "x-2"), loaded=1)
+    look(invariants, led, group(1, "x-2"), high_watermark=1)
+    look(invariants, led, group(1, "x-1"), high_watermark=1)
+
+
+def test_no_commit_is_pending_in_a_transaction_that_has_ended(invariants: CoordinatorInvariants) -> None:
+    led, known = log(group(1, "a"), loaded=1), group(1, "a")
+    known.offsets.begin_transactional(7, {("t", 0): CommittedOffset(5)})
+    look(invariants, led, known)
+    led.markers[7] = 3
+    look(invariants, led, known, high_watermark=3)
+    refuse(invariants, led, known)
 
 
 def test_a_static_member_keeps_its_id(invariants: CoordinatorInvariants) -> None:

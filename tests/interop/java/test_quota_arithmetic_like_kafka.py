@@ -49,7 +49,9 @@ def jvm() -> Iterator[Any]:
     finally:
         gateway.shutdown()
         process.kill()
-        process.communicate()
+        process.wait()  # not communicate: a thread of py4j closes the output as soon as the process has ended
+        process.stdin.close()
+        process.stdout.close()
 
 
 class KafkaQuotas:

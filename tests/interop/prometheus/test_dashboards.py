@@ -80,7 +80,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
         }
         commit_to_zookeeper(zookeeper)
         server = running.enter_context(Prometheus(folder, targets, monitoring.ALERTS))
-        work(session.bootstrap, server)
+        work(session.bootstrap, server, sum(map(len, pages.values())))
         yield Scraped(server, pages)
 
 
@@ -170,8 +170,9 @@ def commit_to_zookeeper(connect: str) -> None:
         client.close()
 
 
-def work(bootstrap: str, server: Prometheus) -> None:
-    """Produce, consume and commit until Prometheus has seen the commits of several scrapes."""
+def work(bootstrap: str, server: Prometheus, targets: int) -> None:
+    """Produce, consume and commit until Prometheus has seen the commits of several scrapes, and has scraped
+    all targets so often: it may learn of some of them five seconds after the others."""
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
     consumer = Consumer(
         {
@@ -201,7 +202,8 @@ def work(bootstrap: str, server: Prometheus) -> None:
         timed = [
             f'kafka_network_requestmetrics_totaltimems{{request="{api}"}}' for api in ("Produce", "Fetch")
         ]
-        return all(server.query(each) for each in (rate, *names, *timed))
+        scraped = server.query(f"sum_over_time(up[{10 * INTERVAL_S}s]) >= 3")
+        return len(scraped) == targets and all(server.query(each) for each in (rate, *names, *timed))
 
     try:
         consumer.subscribe(["orders"])
