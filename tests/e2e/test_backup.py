@@ -167,7 +167,8 @@ def test_a_new_cluster_starts_from_a_backup_once_though_operators_die(
 ) -> None:
     ottla("backup", "source", "--wait")
     new = Cluster(kube, source.namespace, "new")
-    topic = {"clusterRef": {"name": "new"}, "partitions": 3, "replicas": 1}
+    config = {"retention.ms": 100000, "cleanup.policy": "compact,delete"}
+    topic = {"clusterRef": {"name": "new"}, "partitions": 3, "replicas": 1, "config": config}
     recovery = store(s3, source=f"s3://{BUCKET}/kafka", name="source")
 
     def state() -> object:
