@@ -12,7 +12,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -28,6 +28,7 @@ from ottla.client.errors import ClientError
 from ottla.protocol.errors import KafkaError
 from ottla.security import https
 from ottla_console.cluster.access import Access, Accesses, OpenLogs
+from ottla_console.cluster.collecting import end
 from ottla_console.cluster.credentials import Connect
 from ottla_console.cluster.identity_provider import Fetch, IdentityProvider
 from ottla_console.cluster.jobs import Jobs
@@ -149,9 +150,7 @@ class Console:
         try:
             yield
         finally:
-            expiring.cancel()
-            with suppress(asyncio.CancelledError):
-                await expiring
+            await end(expiring)
             self.sessions.close_all()
             await self.accesses.close()
             for resources in self._resources.values():

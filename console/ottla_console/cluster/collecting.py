@@ -7,6 +7,7 @@ fails becomes a problem of its part; nothing is raised.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Final, TypeVar
 
@@ -37,6 +38,14 @@ READ_S: Final = 8.0
 PROBLEMS_MAX: Final = 5
 """Of one part; more of them say nothing new."""
 DESCRIBE_CLUSTER: Final = Need(Operation.DESCRIBE, ResourceType.CLUSTER)
+
+
+async def end(task: asyncio.Task[None] | None) -> None:
+    """Cancel a task, and wait until it has ended."""
+    if task is not None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 class Reader:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from ottla.client.admin_types import TopicPartition
-from ottla_console.cluster.collecting import Reader
+from ottla_console.cluster.collecting import Reader, end
 from ottla_console.cluster.problems import Kind
 from ottla_console.cluster.rates import Counts, point_between
 from ottla_console.cluster.snapshot import Part, Snapshot
@@ -56,11 +56,8 @@ class Collector:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"collector {self._name}")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await end(self._task)
+        self._task = None
 
     @property
     def snapshot(self) -> Snapshot:

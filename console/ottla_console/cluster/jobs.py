@@ -11,12 +11,12 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
 from ottla.security import https
+from ottla_console.cluster.collecting import end
 from ottla_console.cluster.identity_provider import Fetch
 from ottla_console.cluster.problems import Kind, Problem
 from ottla_console.cluster.snapshot import Part
@@ -225,10 +225,7 @@ class Jobs:
         return self._part
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await end(self._task)
 
     async def _read(self) -> None:
         found = await asyncio.gather(*map(self._job, self._urls))

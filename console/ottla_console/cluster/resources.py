@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
+from ottla_console.cluster.collecting import end
 from ottla_console.cluster.jobs import Job, TopicAudit, group_of, instant_ms, windows_of, with_batch
 from ottla_console.cluster.problems import Kind, Problem
 from ottla_console.cluster.snapshot import Part
@@ -366,10 +366,7 @@ class Resources:
         return self._part
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await end(self._task)
         await self._api.close()
 
     async def _read(self) -> None:
