@@ -7,7 +7,7 @@ Never reset; those of a topic without a replica on this broker are added to the 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 TIMED_EVERY = 16
@@ -166,16 +166,13 @@ class LoopUsage:
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque(maxlen=USAGE_SAMPLES)
-        self._lags_s: deque[float] = deque(maxlen=USAGE_SAMPLES)
+        self.lags_s: deque[float] = deque(maxlen=USAGE_SAMPLES)
+        """Of the last minute."""
 
     def sample(self, now_s: float, cpu_s: float, lag_s: float = 0.0) -> None:
         """`cpu_s` is the thread's total CPU time, `lag_s` by how much this call is late."""
         self._samples.append((now_s, cpu_s))
-        self._lags_s.append(lag_s)
-
-    def lags_s(self) -> Sequence[float]:
-        """The lags of the last minute, in ascending order."""
-        return sorted(self._lags_s)
+        self.lags_s.append(lag_s)
 
     @property
     def idle_ratio(self) -> float:

@@ -422,7 +422,7 @@ def _loop_lag(usage: LoopUsage) -> Iterator[Family]:
         "gauge",
         "By how much a timer of the event loop was late, each second of the last minute.",
         ("quantile",),
-        [((quantile,), lag) for quantile, lag in quantiles(usage.lags_s())],
+        [((quantile,), lag) for quantile, lag in quantiles(usage.lags_s)],
     )
 
 
