@@ -1,7 +1,7 @@
 """What a person of a session is authenticated by at the brokers: a password, or a delegation token.
 
 Made by `web.login`, held by `access`. Invariants: secrets are in memory only, and in no text that is logged
-or shown; credentials compare equal only if whoever has the one has proved the other.
+or shown; credentials that are equal have the same secret.
 """
 
 from __future__ import annotations
