@@ -97,7 +97,7 @@ soak: setup
 	mkdir -p build
 	$(BIN)/python -m ottla.simulation soak $(or $(FIRST),1) $(or $(SEEDS),1000) --results $(or $(RESULTS),build/soak.jsonl) $(ARGS)
 
-# The pictures of the console in README and docs/console.md; look at each of them.
+# The pictures of the console in README and docs/guides/console.md; look at each of them.
 screenshots: setup
 	$(BIN)/python -m tests.screenshots
 

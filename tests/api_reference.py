@@ -1,4 +1,4 @@
-"""Generates docs/client-api.md from signatures and docstrings: `python -m tests.api_reference --write`.
+"""Makes docs/reference/client-api.md of signatures and docstrings: `python -m tests.api_reference --write`.
 
 A test compares the page with the generated text.
 """
@@ -20,13 +20,14 @@ from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.error_kinds import BrokerError
 from ottla.client.errors_by_code import BY_CODE
 
-PAGE = Path(__file__).parents[1] / "docs" / "client-api.md"
+PAGE = Path(__file__).parents[1] / "docs/reference/client-api.md"
 
 HEAD = """\
 # API reference of the client
 
 Made from the code by `python -m tests.api_reference --write`; do not edit it here.
-[client.md](client.md) tells what the calls are for, the [tutorial](client-tutorial.md) where to begin.
+[client.md](../guides/client.md) tells what the calls are for, the [tutorial](../tutorials/client.md) where
+to begin.
 """
 
 CLASSES = (

@@ -1,4 +1,4 @@
-"""docs/kafka-tools.md as data, and whether a command line that the documentation names exists.
+"""docs/guides/kafka-tools.md as data, and whether a command line that the documentation names exists.
 
 Called by the tests that hold the page against Kafka's tools and against our commands.
 """
@@ -15,7 +15,7 @@ import click
 
 from ottla.cli.main import main
 
-PAGE = Path(__file__).parents[1] / "docs" / "kafka-tools.md"
+PAGE = Path(__file__).parents[1] / "docs/guides/kafka-tools.md"
 COMMON = "Every script"
 OTHERS = "Other scripts"
 _CODE = re.compile(r"`([^`]+)`")

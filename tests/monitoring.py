@@ -1,4 +1,4 @@
-"""The queries of dashboards and alerts, the metrics that they name, and the tables of docs/monitoring.md."""
+"""The queries of dashboards and alerts, their metrics, and the tables of docs/operations/monitoring.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from charts.dashboards import FOLDER
 from tests.selection import ROOT
 
 ALERTS = ROOT / "charts/ottla/alerts.yaml"
-PAGE = ROOT / "docs/monitoring.md"
+PAGE = ROOT / "docs/operations/monitoring.md"
 
 _NOT_NAMES = re.compile(
     r'"(?:\\.|[^"\\])*"'  # strings

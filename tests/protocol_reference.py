@@ -1,4 +1,4 @@
-"""Generates docs/protocol-messages.md from the message classes: `python -m tests.protocol_reference --write`.
+"""Makes docs/reference/protocol-messages.md of message classes: `python -m tests.protocol_reference --write`.
 
 A test compares the page with the generated text; tests/interop/java/test_protocol_table.py compares the
 classes with Kafka's own definitions.
@@ -25,13 +25,13 @@ from ottla.protocol.types import (
     fields_of,
 )
 
-PAGE = Path(__file__).parents[1] / "docs" / "protocol-messages.md"
+PAGE = Path(__file__).parents[1] / "docs/reference/protocol-messages.md"
 
 HEAD = """\
 # The protocol's messages
 
 Made from the classes of `ottla.protocol.messages` by `python -m tests.protocol_reference --write`; do not
-edit it here. [client-requests.md](client-requests.md) describes how to send them.
+edit it here. [client-requests.md](../guides/client-requests.md) describes how to send them.
 
 A message is made with keywords, and a field that is left out has its default:
 `MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="orders")])`. The structs inside a message

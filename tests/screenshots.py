@@ -1,4 +1,4 @@
-"""The pictures of the console in README and docs/console.md: `python -m tests.screenshots [FOLDER]`.
+"""The pictures of the console in README and docs/guides/console.md: `python -m tests.screenshots [FOLDER]`.
 
 They show the cluster of `tests.judges.shop` after two minutes of its traffic, in Debian's Chromium. Look at
 each of them before it is committed: it must look like a product.

@@ -8,7 +8,7 @@
 It also runs the tests of `ottla.testing.simulation` once for each seed.
 
 pytest loads it by the entry point `pytest11` in every run where Ottla is installed, so it imports nothing
-until a fixture is used. docs/testing.md describes it.
+until a fixture is used. docs/guides/testing.md describes it.
 """
 
 from __future__ import annotations

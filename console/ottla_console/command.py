@@ -82,7 +82,7 @@ DEFAULT_BOOTSTRAP: Final = "localhost:9092"
     "--config",
     "file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="YAML with several clusters, in place of the options above (docs/console.md).",
+    help="YAML with several clusters, in place of the options above (docs/guides/console.md).",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(

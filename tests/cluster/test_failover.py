@@ -1,8 +1,8 @@
 """A leader is killed, or stopped and continued, under Kafka's own verifiable producer; no acknowledged record
 is lost.
 
-Real processes and signals: the simulation has all other cases (docs/simulation.md). One cluster for all; each
-test leaves three brokers in sync.
+Real processes and signals: the simulation has all other cases (docs/explanation/simulation.md). One cluster
+for all; each test leaves three brokers in sync.
 """
 
 from __future__ import annotations

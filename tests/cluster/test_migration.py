@@ -1,4 +1,4 @@
-"""The journey that docs/migration.md describes: a running Apache Kafka cluster becomes Ottla's, and back.
+"""The journey of docs/migration/from-kafka.md: a running Apache Kafka cluster becomes Ottla's, and back.
 
 Broker by broker, each on the folder, the id and the address of the one it follows, under a producer with
 acks=all that Kafka's own tool verifies, and a group that commits what it reads. In between, brokers of both

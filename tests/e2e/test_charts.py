@@ -322,7 +322,9 @@ def test_dashboards_and_alerts_are_those_of_the_files(kube: Kube) -> None:
     rendered = {name: json.loads(text) for each in maps for name, text in each["data"].items()}
     assert rendered == {f"{name}.json": dashboard for name, dashboard in monitoring.dashboards().items()}
     (rule,) = (each for each in found if each["kind"] == "PrometheusRule")
-    text = monitoring.ALERTS.read_text().replace("docs/monitoring.md#", "https://docs.example/monitoring#")
+    text = monitoring.ALERTS.read_text().replace(
+        "docs/operations/monitoring.md#", "https://docs.example/monitoring#"
+    )
     assert rule["spec"] == yaml.safe_load(text)
 
 

@@ -2,5 +2,5 @@
 
 `catalogue` has the bugs, each an exact change of the source, and `search` runs seeds in a copy of the source
 that has one of them. `python -m tests.simulation_bugs NAME|all` searches and writes the table of
-docs/simulation-power.md.
+docs/explanation/simulation-power.md.
 """

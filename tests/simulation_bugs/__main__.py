@@ -1,4 +1,4 @@
-"""`python -m tests.simulation_bugs NAME…|all`: search for planted bugs, and write docs/simulation-power.md.
+"""`python -m tests.simulation_bugs NAME…|all`: find planted bugs, write docs/explanation/simulation-power.md.
 
 A seed counts only if the source without the bug passes it.
 """

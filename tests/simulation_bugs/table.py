@@ -1,4 +1,4 @@
-"""The table of docs/simulation-power.md: which seed finds which bug."""
+"""The table of docs/explanation/simulation-power.md: which seed finds which bug."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tests.simulation_bugs.catalogue import BUGS
 from tests.simulation_bugs.planting import ROOT
 
-TABLE = ROOT / "docs" / "simulation-power.md"
+TABLE = ROOT / "docs/explanation/simulation-power.md"
 _HEAD = """\
 # What the simulation finds
 

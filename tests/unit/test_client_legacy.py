@@ -481,7 +481,7 @@ def test_a_producers_arguments_become_keyed_messages() -> None:
 
 
 def test_every_name_of_the_documents_table_exists() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "client-older.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/guides/client-older.md").read_text()
     rows = re.findall(r"^\| `.*\| (.*) \|$", page.partition("## Names")[2], re.MULTILINE)
     named = {name for cell in rows for name in re.findall(r"`(\w[\w.]*)`", cell)} - {"version_id"}
     assert len(named) > 40, "the table was not found"

@@ -1,4 +1,4 @@
-"""docs/client-names.md names existing classes and functions of all clients; every public name has a
+"""docs/reference/client-names.md names existing classes and functions of all clients; every public name has a
 docstring."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ottla.client import blocking
 from ottla.protocol import frames, messages
 from tests import api_reference, protocol_reference
 
-PAGE = Path(__file__).parents[2] / "docs" / "client-names.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/client-names.md"
 
 
 def found(path: str) -> Any:

@@ -1,4 +1,4 @@
-"""The chart's dashboards and alerts: current, complete, and explained in docs/monitoring.md."""
+"""The chart's dashboards and alerts: current, complete, and explained in docs/operations/monitoring.md."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_alert_says_how_grave_it_is_and_what_to_do(rule: dict[str, Any]) -> N
     name, severity = rule["alert"], rule["labels"]["severity"]
     assert severity in ("critical", "warning")
     assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
-    assert rule["annotations"]["runbook_url"] == f"docs/monitoring.md#{name.lower()}"
+    assert rule["annotations"]["runbook_url"] == f"docs/operations/monitoring.md#{name.lower()}"
     assert name.lower() in anchors()
     row = re.search(rf"^\| \[{name}\]\(#{name.lower()}\) \| ([a-z, ]+) \|", monitoring.PAGE.read_text(), re.M)
     assert row, "the table of alerts"

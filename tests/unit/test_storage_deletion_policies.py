@@ -18,7 +18,7 @@ from ottla.storage.log_manager import LogManager
 from ottla.storage.retention import BUILT_IN, LogFacts, SegmentFacts, deletable_segments
 from tests.worlds.storage_logs import NOW_MS, append, open_log
 
-DOCS = Path(__file__).parents[2] / "docs/storage.md"
+DOCS = Path(__file__).parents[2] / "docs/explanation/storage.md"
 DAY_MS = 24 * 60 * 60 * 1000
 
 

@@ -63,7 +63,7 @@ def test_the_corrected_sample_passes(sample: pytest.Pytester, first: int) -> Non
 
 
 def test_the_documents_example_runs(pytester: pytest.Pytester) -> None:
-    text = (SAMPLES.parent / "testing.md").read_text()
+    text = (SAMPLES.parent / "guides/testing.md").read_text()
     python = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     pytester.makepyfile("\n".join(block for block in python if "ottla.testing.simulation" in block))
     pytester.runpytest_subprocess("--ottla-seed", "0-2").assert_outcomes(passed=3)

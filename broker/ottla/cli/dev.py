@@ -29,7 +29,7 @@ _PORT = 9092
 @click.option(
     "--control",
     type=click.Path(path_type=Path),
-    help="A Unix socket for commands that inject faults (see docs/testing.md).",
+    help="A Unix socket for commands that inject faults (see docs/guides/testing.md).",
 )
 @click.option(
     "--log-level", default="WARNING", show_default=True, type=click.Choice(["DEBUG", "INFO", "WARNING"])

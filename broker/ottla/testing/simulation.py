@@ -9,8 +9,8 @@
         await cluster.until(lambda: len(books.bills) == 10)
 
 `simulated` makes a pytest test of a coroutine function, which pytest runs once for each seed
-(`ottla.pytest`); `simulate` runs one seed without pytest. docs/testing.md describes both, docs/simulation.md
-what is simulated.
+(`ottla.pytest`); `simulate` runs one seed without pytest. docs/guides/testing.md describes both,
+docs/explanation/simulation.md what is simulated.
 """
 
 from __future__ import annotations

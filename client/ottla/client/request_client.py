@@ -4,9 +4,9 @@
         leader = await client.leader(("orders", 0))
         response = await client.request(messages.DescribeLogDirsRequest(topics=None), leader)
 
-Messages are the classes of `ottla.protocol.messages`; docs/protocol-messages.md lists their fields. Brokers
-are addressed by id. The client takes their addresses from the metadata, which it keeps fresh, opens one
-connection to each broker on demand, and uses the highest version that both sides support. Requests are
+Messages are the classes of `ottla.protocol.messages`; docs/reference/protocol-messages.md lists their fields.
+Brokers are addressed by id. The client takes their addresses from the metadata, which it keeps fresh, opens
+one connection to each broker on demand, and uses the highest version that both sides support. Requests are
 pipelined. Invariants: requests to one broker are sent in the order of the calls; each request is sent once
 and has one result; the client ignores error codes of responses, except in `leader`, `coordinator` and
 `versions`. It must be used from one thread and event loop only: see `ottla.client.blocking`.

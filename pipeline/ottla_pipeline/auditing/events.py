@@ -1,7 +1,7 @@
 """The audit's format in bytes: two headers on each record, and audit events as JSON.
 
 Called by the adapters, which write them, and by the audit job, which reads them. Pure. The format is public:
-docs/pipeline-audit.md describes it for clients in other languages.
+docs/guides/pipeline/audit.md describes it for clients in other languages.
 
 Headers, both short text:
 

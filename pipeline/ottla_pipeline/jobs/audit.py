@@ -5,7 +5,7 @@
 The auditing of Kafka's first paper (section 4) as streaming queries. One query reads the audit topic,
 where producers and consumers report; one query per other tier counts records by producer, topic and
 window. Records are identified by their numbers (`auditing.events`), so a lost and a duplicated record are
-both found although their sum is right. docs/pipeline-audit.md describes the report.
+both found although their sum is right. docs/guides/pipeline/audit.md describes the report.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     ottla-pipeline mirror --config mirror.yaml
 
 Keys, values, headers, timestamps, partitions and their order are preserved. Offsets are not (a transaction
-marker takes one), so the offsets of consumer groups are translated. docs/pipeline-mirror.md describes the
-configuration.
+marker takes one), so the offsets of consumer groups are translated. docs/guides/pipeline/mirror.md
+describes the configuration.
 
 Spark's Kafka source reads. Spark's Kafka sink writes at least once, so it is not used: the task of each
 source partition writes through a transactional producer, which commits the position of the partition together

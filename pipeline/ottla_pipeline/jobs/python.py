@@ -3,7 +3,7 @@
     ottla-pipeline python --config FILE
 
 The configuration names the function or contains it; `ottla_pipeline.streams` is its library. See
-docs/pipeline-streams.md.
+docs/guides/pipeline/streams.md.
 """
 
 from __future__ import annotations

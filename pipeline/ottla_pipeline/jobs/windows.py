@@ -2,7 +2,7 @@
 
     ottla-pipeline windows --config FILE
 
-docs/pipeline-windows.md describes the configuration; the implementation is `ottla_pipeline.windowing`.
+docs/guides/pipeline/windows.md describes the configuration; the implementation is `ottla_pipeline.windowing`.
 """
 
 from __future__ import annotations

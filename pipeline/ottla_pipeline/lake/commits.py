@@ -1,7 +1,7 @@
 """The commit log of a Parquet lake: which files belong to the lake, and their atomic publication.
 
 Called by the Parquet sink, its compaction, and the commands that add records; on the driver.
-docs/pipeline-lake.md documents the format for other readers, and `manifest` reads it without Spark.
+docs/guides/pipeline/lake.md documents the format for other readers, and `manifest` reads it without Spark.
 
 A change has three steps:
 

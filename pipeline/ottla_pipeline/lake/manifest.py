@@ -7,8 +7,8 @@ A reader that lists folders may see some rows twice while a compaction replaces 
 never does. A listed file may be deleted before it is opened, if a compaction replaces it in between: list
 again (`committed_files` returns its replacement) and read again.
 
-The log is the folder `_commits`; docs/pipeline-lake.md describes its format. Its paths are absolute on the
-job's file system; a lake may be copied or mounted elsewhere, so only the part below its root counts.
+The log is the folder `_commits`; docs/guides/pipeline/lake.md describes its format. Its paths are absolute on
+the job's file system; a lake may be copied or mounted elsewhere, so only the part below its root counts.
 """
 
 from __future__ import annotations

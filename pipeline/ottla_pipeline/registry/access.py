@@ -1,7 +1,7 @@
 """Access control of the registry: users with hashed passwords, and the subjects that they may read and write.
 
 Called by `app`, which authenticates requests, and by `api`, which lists only readable subjects. The file
-of `--access` has users and rules (docs/pipeline-registry.md); without it everything is permitted.
+of `--access` has users and rules (docs/guides/pipeline/registry.md); without it everything is permitted.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Used by users' jobs (`jobs.python` runs them with a `Job`) and by `windowing`, which offers the same by
 configuration. `reading` decodes topics to rows, `windows` and `joins` are Spark's operators, `tables` are
 join partners of streams (and the Delta copy of a large topic), `writing` starts queries, and `job` provides
-these functions with a job's configuration. See docs/pipeline-streams.md.
+these functions with a job's configuration. See docs/guides/pipeline/streams.md.
 """
 
 from ottla_pipeline.config.common import KafkaConfig, TopicsConfig, Trigger

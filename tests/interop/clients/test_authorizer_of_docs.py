@@ -1,4 +1,4 @@
-"""The custom authorizer of docs/security.md: librdkafka's clients of two teams against one broker of ours."""
+"""The custom authorizer of docs/guides/security.md: librdkafka's clients of two teams and one broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.judges.one_broker import one_broker
 from tests.judges.secured import PLAIN_MODULE
 from tests.selection import ROOT
 
-DOCS = ROOT / "docs/security.md"
+DOCS = ROOT / "docs/guides/security.md"
 USERS = ("admin", "alice", "bob")
 JAAS = f"{PLAIN_MODULE} required " + " ".join(f'user_{user}="{user}s word"' for user in USERS) + ";"
 TEAMS = {"alice": ["shop-"], "bob": ["mail-", "shared"]}

@@ -1,5 +1,5 @@
-"""What docs/client-names.md promises, call by call: each name of our columns is called once, on a broker of
-ours, with plain tuples wherever partitions are asked for."""
+"""What docs/reference/client-names.md promises, call by call: each name of our columns is called once, on
+a broker of ours, with plain tuples wherever partitions are asked for."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from ottla.testing import DevBroker
 from tests.selection import ROOT
 
 pytestmark = pytest.mark.timeout(300)
-PAGE = ROOT / "docs" / "client-names.md"
+PAGE = ROOT / "docs/reference/client-names.md"
 T0, T1 = ("orders", 0), ("orders", 1)
 """Plain tuples, as the page has it."""
 

@@ -1,4 +1,4 @@
-"""docs/client-tutorial.md, run as its reader would: each program is saved, and prints what the page says."""
+"""docs/tutorials/client.md, run as its reader would: each program is saved, and prints what the page says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from ottla.testing import DevBroker
 from tests.selection import ROOT
 
-PAGE = ROOT / "docs" / "client-tutorial.md"
+PAGE = ROOT / "docs/tutorials/client.md"
 BROKER = "127.0.0.1:9092"
 """As the page has it."""
 SECONDS_MAX = 60

@@ -1,4 +1,4 @@
-"""No script and no option of Apache Kafka 3.9.1's tools is missing on docs/kafka-tools.md."""
+"""No script and no option of Apache Kafka 3.9.1's tools is missing on docs/guides/kafka-tools.md."""
 
 from __future__ import annotations
 

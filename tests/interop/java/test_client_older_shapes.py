@@ -509,7 +509,7 @@ def test_a_topic_filter_matches_topics_and_offsets_move_to_kafka_and_back(broker
 
 
 def test_the_documents_examples_run(brokers: Brokers082, capfd: pytest.CaptureFixture[str]) -> None:
-    page = (ROOT / "docs" / "client-older.md").read_text()
+    page = (ROOT / "docs/guides/client-older.md").read_text()
     examples = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     brokers.make_topic("orders", partitions=3)
     addresses = {

@@ -34,7 +34,7 @@ from tests.selection import ROOT
 
 pytestmark = pytest.mark.timeout(420)
 DOCS = ROOT / "docs"
-PAGE = DOCS / "client-requests.md"
+PAGE = DOCS / "guides/client-requests.md"
 EXAMPLE = DOCS / "samples" / "replica_offsets.py"
 WAIT_S = 90.0
 

@@ -3,7 +3,7 @@ with what the other has written down.
 
 Two seats, a broker of each kind; then each seat gets a broker of the other kind, in the midst of
 transactions. The producers are raw requests, sent until they are taken: librdkafka's can hang when a group's
-coordinator has been away (docs/migration.md). What came of them is read by librdkafka.
+coordinator has been away (docs/migration/from-kafka.md). What came of them is read by librdkafka.
 """
 
 from __future__ import annotations

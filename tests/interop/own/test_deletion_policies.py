@@ -1,7 +1,7 @@
 """Deletion policies under `ottla up`: chosen by a Topic resource, CreateTopics and AlterConfigs.
 
-One broker with the policy of docs/storage.md and one that fails. librdkafka's and Apache Kafka's clients set
-the topics' settings.
+One broker with the policy of docs/explanation/storage.md and one that fails. librdkafka's and Apache Kafka's
+clients set the topics' settings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.judges.up_session import UpSession
 from tests.oracles import needs_kafka_jars
 from tests.selection import ROOT
 
-DOCS = ROOT / "docs/storage.md"
+DOCS = ROOT / "docs/explanation/storage.md"
 BUSINESS, BROKEN = "company_policies:BusinessDays", "company_policies:Broken"
 SETTING = "ottla.deletion.policies"
 DAY_MS = 24 * 60 * 60 * 1000

@@ -123,7 +123,7 @@ def test_errors_are_reported(pytester: pytest.Pytester, ini: str, marker: str, p
     result.stdout.fnmatch_lines([f"*{problem}*"])
 
 
-@pytest.mark.parametrize("page", ["docs/testing.md", "README.md"])
+@pytest.mark.parametrize("page", ["docs/guides/testing.md", "README.md"])
 def test_the_documents_examples_run(pytester: pytest.Pytester, page: str) -> None:
     text = (ROOT / page).read_text()
     python = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)

@@ -1,4 +1,4 @@
-"""docs/pipeline-streams.md, run as its reader would: every example writes what the page says."""
+"""docs/guides/pipeline/streams.md, run as its reader would: every example writes what the page says."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.judges.python_jobs import PythonJob, create_topics, in_any_order, pro
 from tests.selection import ROOT
 
 pytestmark = pytest.mark.timeout(600)
-PAGE = (ROOT / "docs" / "pipeline-streams.md").read_text()
+PAGE = (ROOT / "docs/guides/pipeline/streams.md").read_text()
 CUSTOMERS = {"ann": "NO"}
 
 

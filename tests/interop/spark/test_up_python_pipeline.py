@@ -1,4 +1,4 @@
-"""A job of a user's own under `ottla up`: the Pipeline of docs/pipeline-streams.md as it stands there."""
+"""A job of a user's own under `ottla up`: the Pipeline of docs/guides/pipeline/streams.md as it is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.judges.up_session import UpSession
 from tests.selection import ROOT
 
 pytestmark = pytest.mark.timeout(600)
-PAGE = ROOT / "docs" / "pipeline-streams.md"
+PAGE = ROOT / "docs/guides/pipeline/streams.md"
 KEY = "Pipeline/totals"
 
 

@@ -28,7 +28,7 @@ import org.apache.kafka.common.header.Header;
 
 /**
  * Java clients in Ottla's audit: a ProducerInterceptor and a ConsumerInterceptor that write the headers and the audit
- * events of docs/pipeline-audit.md, and nothing else of Ottla. Settings, beside the client's own: ottla.audit.topic
+ * events of docs/guides/pipeline/audit.md, and nothing else of Ottla. Settings, beside the client's own: ottla.audit.topic
  * (ottla.audit), ottla.audit.window.ms (60000), ottla.audit.interval.ms (10000), and ottla.audit.application (the
  * consumer's group.id).
  *

@@ -3,7 +3,7 @@
 
 For code that was written for them, and for consumer groups with members of that age. They use the current
 client internally, and block; new code uses `ottla.client` or `ottla.client.blocking`. Names, settings and
-defaults are those of Kafka 0.8.2, in Python's spelling (docs/client-older.md has the table). ZooKeeper
+defaults are those of Kafka 0.8.2, in Python's spelling (docs/guides/client-older.md has the table). ZooKeeper
 coordinates a `ConsumerConnector` with zookeeper.connect; kazoo is imported in this case only.
 
     from ottla.client.legacy import KeyedMessage, Producer, SimpleConsumer, ConsumerConnector

@@ -12,7 +12,8 @@ REMOVE_MEMBERS_TAG = 10_000
 class OffsetCommitRequest(Message, api_key=8, versions="0-9", flexible="8+"):
     """Commits offsets of a group. Generation -1: a consumer that is not a member.
 
-    `remove_members` is Ottla's own (docs/groups.md): the coordinator removes all members in the same step.
+    `remove_members` is Ottla's own (docs/guides/groups.md): the coordinator removes all members
+    in the same step.
     """
 
     class OffsetCommitRequestPartition(Struct):

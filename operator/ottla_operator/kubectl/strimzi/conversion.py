@@ -186,7 +186,7 @@ def _cluster(original: Original, pools: Sequence[Original]) -> Iterator[dict[str
             "no listener is converted: the cluster gets the default one, 9092 without TLS and authentication"
         )
     if kafka["authorization"]["type"].value == "custom":
-        kafka["authorization"].give_up("its class is Java's: write it in Python (docs/security.md)")
+        kafka["authorization"].give_up("its class is Java's: write it in Python (docs/guides/security.md)")
     else:
         _set(spec, "authorization", fitted(kafka["authorization"], Authorization))
     if kafka["authorization"] and "authorization" not in spec:
@@ -684,7 +684,7 @@ def _mirror_maker(original: Original) -> Iterator[dict[str, Any]]:
     spec["mirrors"].differs(
         "the Connectors have other names than Strimzi's, and so no offsets: list these with Strimzi's "
         "listOffsets, and set them by spec.alterOffsets before they run, or all records are mirrored again. "
-        "Ottla's own mirror is exactly once: docs/pipeline-mirror.md"
+        "Ottla's own mirror is exactly once: docs/guides/pipeline/mirror.md"
     )
     yield _resource("ConnectCluster", metadata, workers)
     yield from connectors
