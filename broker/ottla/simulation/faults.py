@@ -273,7 +273,9 @@ class FaultInjector:
             and each.process.runs
         }
         states = self.cluster.partition_states()
-        if all(whole & set(state.isr) for _, state in states if machine.id in state.isr):
+        if all(whole & set(state.isr) for _, state in states if machine.id in state.isr) and not any(
+            self._proposes_without(machine, broker) for broker in whole
+        ):
             self.damaged[machine.id] = self.cluster.loop.now
             self.cluster.lose_disk(machine.id)
             self._start_later(machine.id, 0.5)
@@ -291,6 +293,7 @@ class FaultInjector:
                 machine.id != broker_id
                 and self._is_sound(machine)
                 and all(machine.id in state.isr for _, state in states if broker_id in state.isr)
+                and not self._proposes_without(self.cluster.machines[broker_id], machine.id)
             ):
                 self.spared = machine.id
                 self._committed.clear()
@@ -303,6 +306,15 @@ class FaultInjector:
                 self.damaged[broker_id] = self.cluster.loop.now
                 return True
         return False
+
+    def _proposes_without(self, machine: Machine, broker_id: int) -> bool:
+        """Whether the machine, as a leader, has proposed an ISR without this broker. The proposal may be in
+        flight, and the controller accept it when the leader is gone."""
+        replicas = machine.replicas
+        return replicas is not None and any(
+            partition.in_sync.change is not None and broker_id not in partition.in_sync.change.proposed
+            for partition in replicas.partitions()
+        )
 
     def _is_sound(self, machine: Machine) -> bool:
         """A broker works, and reaches all others and ZooKeeper, which know that it is there."""
