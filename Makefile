@@ -7,8 +7,8 @@ READY := $(VENV)/.ready
 # Tests start hundreds of processes from this tree: without bytecode files each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run tools oracles check test test-changed interop cluster coverage e2e test-all lint format simulate soak screenshots bench \
-  bench-kubernetes lock clean
+.PHONY: setup run tools oracles check test test-changed interop cluster coverage e2e test-all lint docs format simulate soak \
+  screenshots bench bench-kubernetes lock clean
 
 setup: $(READY)
 
@@ -84,6 +84,10 @@ lint: setup
 	$(BIN)/lint-imports
 	$(BIN)/python -m ottla_operator.resources.crds --check
 	$(BIN)/python -m charts.dashboards --check
+
+# The documentation site, in build/site: a page without a place in mkdocs.yml, a broken link or a missing anchor is an error.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 format: setup
 	$(BIN)/ruff check --fix .
