@@ -81,9 +81,10 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/python -c "import ottla, importlinter.cli as linter; linter.lint_imports_command()"  # both folders of ottla
 	$(BIN)/python -m ottla_operator.resources.crds --check
 	$(BIN)/python -m charts.dashboards --check
+	$(BIN)/python -m release.version --check
 
 # The documentation site, in build/site: a page without a place in mkdocs.yml, a broken link or a missing anchor is an error.
 docs: setup

@@ -28,6 +28,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
+from ottla import __version__
 from ottla_pipeline import errors, jobs
 from ottla_pipeline.config.common import ConfigError, JobConfig, load
 from ottla_pipeline.errors import JobStartError, error_summary
@@ -215,6 +216,7 @@ class Execution:
 
 
 @click.group(cls=JobGroup, context_settings={"max_content_width": 110})
+@click.version_option(__version__, prog_name="ottla-pipeline")
 def main() -> None:
     """Runs one of the pipeline's jobs on Spark."""
 

@@ -29,6 +29,7 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
+from ottla import __version__
 from ottla_pipeline.progress import GroupOffsets, Status, parse_progress
 
 Echo = Callable[[str], None]
@@ -60,7 +61,9 @@ class JobMetrics(Collector):
     def collect(self) -> list[Metric]:
         status = self._status
         labels, values = ("job_type", "name"), (status.job, status.name)
-        found: list[Metric] = []
+        version = GaugeMetricFamily("ottla_build_info", "1: the version of Ottla.", labels=("version",))
+        version.add_metric((__version__,), 1)
+        found: list[Metric] = [version]
 
         def add(
             kind: type[GaugeMetricFamily] | type[CounterMetricFamily], name: str, help_text: str, value: float

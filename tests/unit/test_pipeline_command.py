@@ -1,4 +1,4 @@
-"""The command of the pipeline's jobs: signals while Spark starts. tests/interop/spark has the rest."""
+"""The pipeline's command: the version, signals while Spark starts. tests/interop/spark has the rest."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+import ottla
 from ottla_pipeline import command
 from ottla_pipeline.jobs import lake
+from ottla_pipeline.progress import Status
+from ottla_pipeline.registry.command import main as registry
+from ottla_pipeline.running import JobMetrics
 
 CONFIG = """
 name: orders
@@ -50,3 +55,12 @@ def test_a_signal_while_spark_starts_ends_the_job_at_once(
     with pytest.raises(SystemExit) as end:
         command.execute(lake, "lake", {}, file=file, master="local[1]", memory="1g", **options)
     assert end.value.code == 0
+
+
+def test_the_version_is_ottlas() -> None:
+    shown = [CliRunner().invoke(each, ["--version"]).output for each in (command.main, registry)]
+    assert shown == [
+        f"{name}, version {ottla.__version__}\n" for name in ("ottla-pipeline", "ottla-registry")
+    ]
+    status = JobMetrics(Status("lake", "orders"))
+    assert next(each.samples[0].labels for each in status.collect()) == {"version": ottla.__version__}

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from ottla import __version__
+
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
@@ -87,7 +89,7 @@ def _load(point: EntryPoint) -> click.Command:
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="ottla", prog_name="ottla")
+@click.version_option(__version__, prog_name="ottla")
 def main() -> None:
     """Ottla: Apache Kafka's job done by Python on Kubernetes.
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from ottla import __version__
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.types import Message
@@ -21,6 +22,8 @@ T = TypeVar("T")
 Versions: TypeAlias = dict[int, tuple[int, int]]
 """The lowest and the highest version that a broker supports, by API key."""
 
+SOFTWARE_VERSION: Final = __version__.partition(".dev")[0]
+"""What brokers record of a client beside its name, `ottla`."""
 _API_VERSIONS_MAX: Final = 3
 _SASL_HANDSHAKE: Final = 1
 
@@ -50,7 +53,7 @@ Steps: TypeAlias = Generator[SendRequest | SaslStep | Prepare, Any, T]
 
 def negotiate(where: str) -> Steps[Versions]:
     """Ask a broker for its versions. Raises KafkaError."""
-    request = m.ApiVersionsRequest(client_software_name="ottla", client_software_version="0.1.0")
+    request = m.ApiVersionsRequest(client_software_name="ottla", client_software_version=SOFTWARE_VERSION)
     response: m.ApiVersionsResponse = yield SendRequest(request, _API_VERSIONS_MAX)
     if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
         response = yield SendRequest(request, 0)

@@ -15,6 +15,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ottla import __version__
 from ottla_console.settings import Login, Settings
 from ottla_console.views import charts, formats
 from ottla_console.web.page import Context, Page, navigation, tabs
@@ -48,6 +49,7 @@ def environment() -> Environment:
         "bar": charts.bar,
         "formats": formats,
         "asset": asset,
+        "version": __version__,
     }
     return found
 

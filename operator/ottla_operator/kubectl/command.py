@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import click
 import yaml
 
+from ottla import __version__
 from ottla_operator.backup.document import BackupError
 from ottla_operator.backup.objects import newest
 from ottla_operator.conditions import iso_time
@@ -128,6 +129,7 @@ def _global_flags(command: F) -> F:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="kubectl ottla")
 @_global_flags
 @click.pass_context
 def main(ctx: click.Context) -> None:

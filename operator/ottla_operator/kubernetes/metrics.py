@@ -7,6 +7,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from ottla import __version__
 from ottla_operator.conditions import is_true
 from ottla_operator.kubernetes.api import Call
 from ottla_operator.resources import KINDS, BrokerCluster
@@ -20,6 +21,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        version = Gauge("ottla_build_info", "1: the version of Ottla.", ("version",), registry=self.registry)
+        version.labels(__version__).set(1)
         self.leads = Gauge(
             "ottla_operator_leader",
             "1 of the operator that holds the Lease, or needs none; 0 of one that stands by.",

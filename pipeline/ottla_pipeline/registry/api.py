@@ -12,12 +12,12 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from importlib.metadata import version as installed_version
 from typing import Any, Final
 from urllib.parse import unquote
 
 from starlette.requests import Request
 
+from ottla import __version__
 from ottla_pipeline.registry import access, checks, decisions, errors
 from ottla_pipeline.registry.access import Operation
 from ottla_pipeline.registry.bodies import ConfigBody, ModeBody, SchemaBody, read
@@ -261,7 +261,7 @@ class Api:
         return [each or "." for each in self.store.state.contexts]
 
     async def version_of_server(self, request: Request) -> Any:
-        return {"version": installed_version("ottla"), "commitId": ""}
+        return {"version": __version__, "commitId": ""}
 
     async def cluster(self, request: Request) -> Any:
         return {"id": "", "scope": {"path": [], "clusters": {"schema-registry-cluster": self.store.topic}}}

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import uvicorn
 
-from ottla import logs
+from ottla import __version__, logs
 from ottla.security.distinguished_names import MappingRules
 from ottla_pipeline.config.common import check_addresses
 from ottla_pipeline.registry import access
@@ -74,6 +74,7 @@ def _verification(authorities: str | None, optional: bool) -> int:
 
 
 @click.command()
+@click.version_option(__version__, prog_name="ottla-registry")
 @click.option("--bootstrap", required=True, callback=_bootstrap, help="Brokers to start from: HOST:PORT[,…].")
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 in a pod."

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
+from ottla import __version__
 from ottla.coordinators.transactions.coordinator import TransactionCoordinator
 from ottla.coordinators.transactions.transaction import State as TransactionState
 from ottla.metadata.store import SessionEvents
@@ -55,6 +56,8 @@ class Sources:
 
 
 def families(sources: Sources) -> Iterator[Family]:
+    version = (((__version__,), 1.0),)
+    yield Family("ottla_build_info", "gauge", "1: the version of Ottla.", ("version",), version)
     yield gauge(
         "kafka_server_kafkaserver_brokerstate",
         "1 starting, 2 recovering, 3 running, 6 shutting down.",

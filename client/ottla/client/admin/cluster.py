@@ -21,6 +21,7 @@ from ottla.client.errors import ClientError
 from ottla.protocol import messages as m
 from ottla.protocol.api import ApiKey
 from ottla.wire.connection import UnsupportedApi
+from ottla.wire.handshake import SOFTWARE_VERSION
 
 _UNKNOWN_EPOCH: Final = -1
 
@@ -146,7 +147,7 @@ async def remove_raft_voter(network: AdminNetwork, *_: Any) -> NoReturn:
 
 
 def _api_versions_request() -> m.ApiVersionsRequest:
-    return m.ApiVersionsRequest(client_software_name="ottla", client_software_version="0.1.0")
+    return m.ApiVersionsRequest(client_software_name="ottla", client_software_version=SOFTWARE_VERSION)
 
 
 def _name(api_key: int) -> str:
