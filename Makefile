@@ -76,6 +76,10 @@ test-all: cluster
 	$(SELECTED) record build/cluster.xml build/rest.xml
 	$(MAKE) e2e
 
+# The wheel and the sdist of the commit that is checked out, checked, in dist/; prints their digests.
+dist: setup
+	$(BIN)/python -m release.dist
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
