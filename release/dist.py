@@ -1,7 +1,8 @@
 """`make dist`: the wheel and the sdist of the commit that is checked out, built and checked, in `dist/`.
 
-They are built in two folders, whose files have other times and permissions, and have to be equal byte for byte; the wheel
-has to come out of the sdist, too. They have to hold the files of the commit's packages and their metadata, and nothing else.
+They are built in two folders, whose files have other times and permissions, and have to be equal byte for byte;
+a build of the sdist has to give the same wheel. They have to hold the files of the commit's packages and their
+metadata, and nothing else.
 """
 
 from __future__ import annotations
@@ -37,25 +38,25 @@ def build(folder: Path) -> tuple[Path, Path]:
     archive = folder / "head.tar"
     _run("git", "-C", str(ROOT), "archive", "--output", str(archive), "HEAD")
     built = [
-        _build_twice(archive, folder / "one", 0o022),
-        _build_twice(archive, folder / "two/deeper", 0o077),
+        _build_archive(archive, folder / "one", 0o022),
+        _build_archive(archive, folder / "two/deeper", 0o077),
     ]
     for one, two in zip(*built, strict=True):
-        _compare(one, two, "two builds")
+        compare(one, two, "two builds")
     wheel, sdist = built[0]
     with tarfile.open(sdist) as file:
         file.extractall(folder / "unpacked", filter="data")
     (unpacked,) = (folder / "unpacked").iterdir()
     (rebuilt,) = _build(unpacked, folder / "rebuilt", "--wheel")
-    _compare(wheel, rebuilt, "the builds of the commit and of the sdist")
-    _check_content(wheel, sdist, _run("git", "-C", str(ROOT), "ls-tree", "-r", "--name-only", "HEAD").split())
+    compare(wheel, rebuilt, "the builds of the commit and of the sdist")
+    check_content(wheel, sdist, committed())
     _run(str(_RUNNING / "check-wheel-contents"), "--toplevel", ",".join(_packages()), str(wheel))
     _run(str(_RUNNING / "twine"), "check", "--strict", str(wheel), str(sdist))
     return wheel, sdist
 
 
-def _build_twice(archive: Path, folder: Path, umask: int) -> tuple[Path, Path]:
-    """The wheel and the sdist of the archive's files, which get the time of now and no permissions beyond `umask`."""
+def _build_archive(archive: Path, folder: Path, umask: int) -> tuple[Path, Path]:
+    """The wheel and the sdist of the archive's files, with the time of now and without the rights of `umask`."""
     tree = folder / "ottla"
     tree.mkdir(parents=True)
     with tarfile.open(archive) as file:
@@ -69,16 +70,20 @@ def _build_twice(archive: Path, folder: Path, umask: int) -> tuple[Path, Path]:
 
 def _build(tree: Path, output: Path, *what: str) -> list[Path]:
     """What `build` makes of a tree: a sdist comes before a wheel."""
-    environment = {
-        **os.environ,
-        "SOURCE_DATE_EPOCH": _run("git", "-C", str(ROOT), "log", "-1", "--format=%ct").strip(),
-    }
+    epoch = _run("git", "-C", str(ROOT), "log", "-1", "--format=%ct").strip()
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch}
     command = [sys.executable, "-m", "build", "--no-isolation", *what, "--outdir", str(output), str(tree)]
     _run(*command, environment=environment)
     return sorted(output.iterdir(), key=lambda path: path.suffix == ".whl")
 
 
-def _compare(one: Path, two: Path, what: str) -> None:
+def committed() -> list[str]:
+    """The names of the commit's files."""
+    return _run("git", "-C", str(ROOT), "ls-tree", "-r", "--name-only", "HEAD").split()
+
+
+def compare(one: Path, two: Path, what: str) -> None:
+    """Raises Faulty unless both files have one name and one content."""
     if one.name != two.name or one.read_bytes() != two.read_bytes():
         raise Faulty(f"{what} differ: {one} and {two}")
 
@@ -87,7 +92,8 @@ def _packages() -> list[str]:
     return sorted({path.name for source in SOURCES for path in (ROOT / source).iterdir() if path.is_dir()})
 
 
-def _check_content(wheel: Path, sdist: Path, committed: Iterable[str]) -> None:
+def check_content(wheel: Path, sdist: Path, committed: Iterable[str]) -> None:
+    """Raises Faulty unless both have the committed files of the packages, and their metadata."""
     of_packages = {name for name in committed if name.partition("/")[0] in SOURCES}
     stem = "-".join(wheel.name.split("-")[:2])
     with zipfile.ZipFile(wheel) as opened:

@@ -1,7 +1,7 @@
-"""The packages of `make dist`: reproducible, complete, and installed by pip in empty environments of each Python.
+"""The packages of `make dist`: reproducible, complete, and installed by pip in empty environments of all Pythons.
 
-The checks are those of `release.dist`; planted faults show that they find something. The environments get their
-dependencies as a user's do, from the index that pip is configured for.
+The checks are those of `release.dist`; planted faults show that they find something. The environments get
+their dependencies as a user's do, from the index that pip is configured for.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ def test_the_wheel_runs_the_quick_start(built: tuple[Path, Path], tmp_path: Path
     run(commands / "python", "-m", "pip", "check")
     assert run(commands / "ottla", "--version") == f"ottla, version {ottla.__version__}\n"
     with dev_broker(commands / "ottla") as bootstrap:
+        run(commands / "ottla", "topics", "create", "clicks", "-b", bootstrap)
         run(commands / "ottla", "produce", "clicks", "-b", bootstrap, given="one\ntwo\n")
         assert run(commands / "ottla", "consume", "clicks", "-b", bootstrap) == "one\ntwo\n"
 
