@@ -1,8 +1,8 @@
 """`make dist`: the wheel and the sdist of the commit that is checked out, built and checked, in `dist/`.
 
-They are built in two folders, whose files have other times and permissions, and have to be equal byte for byte;
-a build of the sdist has to give the same wheel. They have to hold the files of the commit's packages and their
-metadata, and nothing else.
+They are built in two folders, whose files have other times and permissions, and have to be equal byte for
+byte; a build of the sdist has to give the same wheel. They have to hold the files of the commit's packages
+and their metadata, and nothing else.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def build(folder: Path) -> tuple[Path, Path]:
 
 
 def _build_archive(archive: Path, folder: Path, umask: int) -> tuple[Path, Path]:
-    """The wheel and the sdist of the archive's files, with the time of now and without the rights of `umask`."""
+    """The wheel and the sdist of the archive's files, with the time of now, without the rights of `umask`."""
     tree = folder / "ottla"
     tree.mkdir(parents=True)
     with tarfile.open(archive) as file:
