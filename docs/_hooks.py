@@ -1,8 +1,8 @@
 """What `make docs` does beside mkdocs: links to files beside `docs/`; a page loads nothing from elsewhere.
 
 On GitHub a link from a page to code works as it is. The site has only `docs/`: there it leads to the
-repository whose address OTTLA_SOURCE_URL has (`https://…/blob/COMMIT`, set by the workflow), and without one it
-is its text alone. A warning fails the build, which is strict.
+repository whose address OTTLA_SOURCE_URL has (`https://…/blob/COMMIT`, set by the workflow), and without one
+it is its text alone. A warning fails the build, which is strict.
 """
 
 from __future__ import annotations
