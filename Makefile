@@ -92,7 +92,7 @@ lint: setup
 
 # The documentation site, in build/site: a page without a place in mkdocs.yml, a broken link or a missing anchor is an error.
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 format: setup
 	$(BIN)/ruff check --fix .

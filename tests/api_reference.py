@@ -26,7 +26,7 @@ HEAD = """\
 # API reference of the client
 
 Made from the code by `python -m tests.api_reference --write`; do not edit it here.
-[client.md](../guides/client.md) tells what the calls are for, the [tutorial](../tutorials/client.md) where
+[The client library](../guides/client.md) tells what the calls are for, the [tutorial](../tutorials/client.md) where
 to begin.
 """
 

@@ -31,7 +31,7 @@ HEAD = """\
 # The protocol's messages
 
 Made from the classes of `ottla.protocol.messages` by `python -m tests.protocol_reference --write`; do not
-edit it here. [client-requests.md](../guides/client-requests.md) describes how to send them.
+edit it here. [Single requests](../guides/client-requests.md) describes how to send them.
 
 A message is made with keywords, and a field that is left out has its default:
 `MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="orders")])`. The structs inside a message

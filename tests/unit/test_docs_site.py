@@ -31,10 +31,11 @@ def hooks() -> ModuleType:
         "<style>@import 'https://fonts.example/x.css'</style>",
         '<p style="background: url(https://img.example/x.png)">',
         '<pre class="mermaid"><code>graph TD</code></pre>',
+        '<img src="gone.png">',
     ],
 )
-def test_resources_from_elsewhere_are_found(hooks: ModuleType, html: str) -> None:
-    assert list(hooks.foreign(html))
+def test_resources_from_elsewhere_and_missing_ones_are_found(hooks: ModuleType, html: str) -> None:
+    assert list(hooks.problems(html, ROOT))
 
 
 @pytest.mark.parametrize(
@@ -42,12 +43,12 @@ def test_resources_from_elsewhere_are_found(hooks: ModuleType, html: str) -> Non
     [
         '<a href="https://kafka.apache.org/">Kafka</a>',
         '<link rel="canonical" href="https://docs.example/page.html">',
-        '<script src="../assets/bundle.js"></script>',
+        '<script src="docs/assets/iframe-worker.js"></script>',
         "<code>&lt;script src=https://cdn.example/a.js&gt;</code>",
     ],
 )
 def test_links_and_local_resources_are_none(hooks: ModuleType, html: str) -> None:
-    assert not list(hooks.foreign(html))
+    assert not list(hooks.problems(html, ROOT))
 
 
 def page() -> SimpleNamespace:
