@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Tests start hundreds of processes from this tree: without bytecode files each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run tools oracles check test test-changed interop cluster coverage e2e test-all lint docs format simulate soak \
+.PHONY: setup run tools oracles check test test-changed interop cluster coverage e2e test-all dist charts lint docs format simulate soak \
   screenshots bench bench-kubernetes lock clean
 
 setup: $(READY)
@@ -80,6 +80,14 @@ test-all: cluster
 dist: setup
 	$(BIN)/python -m release.dist
 
+# The charts as packages, in build/charts.
+HELM ?= helm
+charts:
+	rm -rf build/charts
+	for chart in ottla ottla-cluster; do \
+	  $(HELM) lint --strict charts/$$chart && $(HELM) package charts/$$chart --destination build/charts || exit 1; done
+	cd build/charts && sha256sum *
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -88,6 +96,7 @@ lint: setup
 	$(BIN)/python -c "import ottla, importlinter.cli as linter; linter.lint_imports_command()"  # both folders of ottla
 	$(BIN)/python -m ottla_operator.resources.crds --check
 	$(BIN)/python -m charts.dashboards --check
+	$(BIN)/python -m charts.metadata --check
 	$(BIN)/python -m release.version --check
 
 # The documentation site, in build/site: a page without a place in mkdocs.yml, a broken link or a missing anchor is an error.
