@@ -96,7 +96,7 @@ figures mean.
 | load average before | {load} |
 
 All brokers of a side run on one core, the clients on another one. Records have 200 bytes. The mark in the
-plot of the CPU is the *floor*: a process that makes the same system calls with the same bytes, and nothing else.
+plot of the CPU is the *floor*: a process that makes the same system calls with the same bytes, and no more.
 """
 TABLE_HEAD: Final = """\
 ## Figures
