@@ -119,8 +119,9 @@ soak: setup
 screenshots: setup
 	$(BIN)/python -m tests.screenshots
 
+# Beside Apache Kafka; PAGE=FOLDER: where the page with the figures and plots is written.
 bench: setup
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench --page $(or $(PAGE),build/bench)
 
 bench-kubernetes: setup
 	$(BIN)/python -m tests.e2e.measure

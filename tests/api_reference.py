@@ -26,8 +26,8 @@ HEAD = """\
 # API reference of the client
 
 Made from the code by `python -m tests.api_reference --write`; do not edit it here.
-[The client library](../guides/client.md) tells what the calls are for, the [tutorial](../tutorials/client.md) where
-to begin.
+[The client library](../guides/client.md) describes what the calls are for, the
+[tutorial](../tutorials/client.md) where to begin.
 """
 
 CLASSES = (
