@@ -79,7 +79,7 @@ def test_the_wheel_runs_the_quick_start(built: tuple[Path, Path], tmp_path: Path
     with dev_broker(commands / "ottla") as bootstrap:
         run(commands / "ottla", "topics", "create", "clicks", "-b", bootstrap)
         run(commands / "ottla", "produce", "clicks", "-b", bootstrap, given="one\ntwo\n")
-        assert run(commands / "ottla", "consume", "clicks", "-n", "2", "-b", bootstrap) == "one\ntwo\n"
+        assert run(commands / "ottla", "consume", "clicks", "--tail", "2", "-b", bootstrap) == "one\ntwo\n"
 
 
 def _with_file(wheel: Path, sdist: Path) -> None:
