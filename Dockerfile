@@ -5,13 +5,14 @@
 #   FLAVOUR=connect with Java and Apache Kafka Connect: workers of ConnectClusters
 #   FLAVOUR=spark   with Java, Spark and its connectors in their place: pipelines' drivers and executors
 #
-# BASE_IMAGE lets it build where no registry is: any Debian with Python 3.11 or later.
+# BASE_IMAGE lets it build where no registry is: any Debian with Python 3.11 or later. The release workflow gives it with its
+# digest, and REVISION and SOURCE, which are the commit and the address of the repository.
 ARG BASE_IMAGE=python:3.12-slim
 
 FROM ${BASE_IMAGE} AS build
 ARG FLAVOUR=java
 WORKDIR /build
-COPY requirements/build.txt requirements/runtime.txt requirements/spark.txt requirements/
+COPY requirements/build.txt requirements/runtime.txt requirements/sbom.txt requirements/spark.txt requirements/
 RUN python3 -m venv --copies /opt/ottla \
  && case "$FLAVOUR" in spark) lock=spark ;; *) lock=runtime ;; esac \
  && /opt/ottla/bin/pip install --no-cache-dir --no-compile --quiet --require-hashes -r requirements/$lock.txt
@@ -25,6 +26,10 @@ RUN python3 -m venv /tmp/tools && /tmp/tools/bin/pip install --no-cache-dir --qu
  && /tmp/tools/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /tmp/wheel . \
  && /opt/ottla/bin/pip install --no-cache-dir --quiet --no-deps /tmp/wheel/*.whl \
  && /opt/ottla/bin/python -m compileall -q -j 0 /opt/ottla/lib
+# The Python packages of the image with their versions and licences, as CycloneDX; not those of Debian, nor Java's jars.
+RUN python3 -m venv /tmp/sbom && /tmp/sbom/bin/pip install --no-cache-dir --quiet --require-hashes -r requirements/sbom.txt \
+ && /tmp/sbom/bin/cyclonedx-py environment --output-reproducible --output-file /opt/ottla/sbom.cdx.json \
+      /opt/ottla/bin/python
 
 # Of Maven's: Kafka Connect with MirrorMaker's connectors, and the exporter of its metrics. The file connectors are not in
 # the plugin path: who may create one of them may read the worker's files.
@@ -64,6 +69,17 @@ ENV PATH=/opt/ottla/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 OTTLA
 # Of Maven's, by Ivy, as `make setup` gets them: among Spark's own jars nobody has to fetch or to ship them again.
 RUN [ "$FLAVOUR" != spark ] || { \
       OTTLA_IVY_HOME=/tmp/ivy python3 -m ottla_pipeline.prefetch --into-spark && rm -rf /tmp/* ; }
+ARG BASE_IMAGE
+ARG VERSION=0.2.0.dev0
+ARG REVISION=
+ARG SOURCE=
+LABEL org.opencontainers.image.title="Ottla" \
+      org.opencontainers.image.description="Apache Kafka's job done by Python on Kubernetes" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.source="$SOURCE" \
+      org.opencontainers.image.base.name="$BASE_IMAGE"
 USER 10001:10001
 WORKDIR /var/lib/ottla
 EXPOSE 9092

@@ -126,7 +126,7 @@ bench: setup
 bench-kubernetes: setup
 	$(BIN)/python -m tests.e2e.measure
 
-# Hashed, with no index host in it: all extras for development; what builds the wheel; those of operator and console (with schemas) for the
+# Hashed, with no index host in it: all extras for development; what builds the wheel, and lists an image's packages; those of operator and console (with schemas) for the
 # image of brokers, of pipeline and broker for that of Spark, both with security's.
 COMPILE = $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
@@ -134,6 +134,7 @@ lock: setup
 	$(BIN)/pip install --quiet pip-tools
 	$(COMPILE) --all-extras --output-file requirements/dev.txt pyproject.toml
 	$(COMPILE) --only-build-deps --build-deps-for wheel --constraint requirements/dev.txt --output-file requirements/build.txt pyproject.toml
+	echo cyclonedx-bom | $(COMPILE) --constraint requirements/dev.txt --output-file requirements/sbom.txt -
 	$(COMPILE) --extra console --extra operator --extra schemas --extra security --extra tracing --output-file requirements/runtime.txt pyproject.toml
 	$(COMPILE) --extra broker --extra pipeline --extra security --output-file requirements/spark.txt pyproject.toml
 

@@ -40,6 +40,8 @@ def texts(version: str) -> dict[Path, str]:
         text = re.sub(r"(?<=^appVersion: ).*", name, text, flags=re.MULTILINE)
         text = re.sub(r'(?<=/prerelease: ").*(?=")', early, text)
         found[path] = re.sub(rf"({_IMAGES}", rf"\g<1>{version}", text)
+    image = ROOT / "Dockerfile"
+    found[image] = re.sub(r"(?<=^ARG VERSION=).*", version, image.read_text(), flags=re.MULTILINE)
     manifest = ROOT / "manifests/operator.yaml"
     text = re.sub(r"(?<=app.kubernetes.io/version: ).*", name, manifest.read_text())
     found[manifest] = re.sub(rf"((?:image|value): \"{_IMAGES}", rf"\g<1>{version}", text)

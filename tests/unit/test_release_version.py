@@ -27,7 +27,7 @@ def test_charts_and_manifests_have_the_version() -> None:
 
 def test_a_change_of_the_version_reaches_every_file() -> None:
     texts = version.texts("1.2.3rc4")
-    assert {path.name for path in texts} == {"__init__.py", "Chart.yaml", "operator.yaml"}
+    assert {path.name for path in texts} == {"__init__.py", "Chart.yaml", "Dockerfile", "operator.yaml"}
     for path, text in texts.items():
         assert "1.2.3rc4" in text, path
         assert ottla.__version__ not in text, path
