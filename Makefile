@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Tests start hundreds of processes from this tree: without bytecode files each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run tools oracles check test test-changed interop cluster coverage e2e test-all lint docs format simulate soak \
+.PHONY: setup run tools oracles check test test-changed interop cluster coverage e2e test-all dist charts lint docs format simulate soak \
   screenshots bench bench-kubernetes lock clean
 
 setup: $(READY)
@@ -76,6 +76,18 @@ test-all: cluster
 	$(SELECTED) record build/cluster.xml build/rest.xml
 	$(MAKE) e2e
 
+# The wheel and the sdist of the commit that is checked out, checked, in dist/; prints their digests.
+dist: setup
+	$(BIN)/python -m release.dist
+
+# The charts as packages, in build/charts.
+HELM ?= helm
+charts:
+	rm -rf build/charts
+	for chart in ottla ottla-cluster; do \
+	  $(HELM) lint --strict charts/$$chart && $(HELM) package charts/$$chart --destination build/charts || exit 1; done
+	cd build/charts && sha256sum *
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -84,6 +96,7 @@ lint: setup
 	$(BIN)/python -c "import ottla, importlinter.cli as linter; linter.lint_imports_command()"  # both folders of ottla
 	$(BIN)/python -m ottla_operator.resources.crds --check
 	$(BIN)/python -m charts.dashboards --check
+	$(BIN)/python -m charts.metadata --check
 	$(BIN)/python -m release.version --check
 	$(BIN)/python -m references --check
 
@@ -107,8 +120,9 @@ soak: setup
 screenshots: setup
 	$(BIN)/python -m tests.screenshots
 
+# Beside Apache Kafka; PAGE=FOLDER: where the page with the figures and plots is written.
 bench: setup
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench --page $(or $(PAGE),build/bench)
 
 bench-kubernetes: setup
 	$(BIN)/python -m tests.e2e.measure

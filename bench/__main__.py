@@ -20,7 +20,9 @@ from rich.console import Console
 from bench.apache_kafka import JarsUnavailable
 from bench.interpreter import say_interpreter
 from bench.loads import LOADS, chosen, scaled
+from bench.page import write_page
 from bench.report import Result, as_json, as_markdown, machine, results_table
+from bench.requests import floor_costs
 from bench.runner import Plan, run_load
 from bench.sides import KafkaSide, OttlaSide, Side
 from bench.tools import ToolFailed
@@ -48,6 +50,11 @@ WIDTH = 132
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path), help="Write the JSON to this file, too."
 )
+@click.option(
+    "--page",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write benchmarks.md with the figures and plots to this folder, too.",
+)
 @click.option("--list", "list_only", is_flag=True, help="List the loads.")
 def main(
     keys: tuple[str, ...],
@@ -56,6 +63,7 @@ def main(
     runs: int | None,
     output: str,
     json_file: Path | None,
+    page: Path | None,
     list_only: bool,
 ) -> None:
     """Measure Ottla beside Apache Kafka on this machine; KEYS are the same as --only."""
@@ -76,15 +84,20 @@ def main(
         plan = Plan(runs=max(1, runs), warm_runs_max=plan.warm_runs_max)
     say_interpreter()
     results: list[Result] = []
+    floors: dict[str, float] = {}
     ran_on, began = machine(), time.monotonic()
     try:
+        if any(load.floor for load in loads):
+            progress.print("measuring the floor: the system calls of a broker, and nothing else")
+            floors = floor_costs()
         for brokers, tls in sorted({(load.brokers, load.tls) for load in loads}):
             with ExitStack() as stack:
                 sides = _start(stack, brokers, tls, progress)
                 for load in loads:
                     if (load.brokers, load.tls) == (brokers, tls):
                         # Appended one by one, so that an interrupted run keeps the finished loads.
-                        results += [Result(load, run_load(load, sides, plan, progress.print))]
+                        measured = run_load(load, sides, plan, progress.print)
+                        results.append(Result(load, measured, floors.get(load.floor)))
     except (ToolFailed, StartFailed, JarsUnavailable) as error:
         raise click.ClickException(str(error)) from None
     finally:
@@ -94,6 +107,8 @@ def main(
             data = json.dumps(as_json(results, ran_on), indent=1)
             if json_file is not None:
                 json_file.write_text(data + "\n")
+            if page is not None:
+                write_page(page, results, ran_on)
             if output == "json":
                 click.echo(data)
             else:

@@ -13,7 +13,7 @@ import click
 
 from ottla.protocol import codec, frames
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import FetchResponse, ProduceResponse
+from ottla.protocol.messages import FetchResponse, HeartbeatResponse, OffsetCommitResponse, ProduceResponse
 from ottla.protocol.types import Message
 
 SIZE = Struct(">i")
@@ -73,9 +73,13 @@ def decode_response(api_key: int, version: int, frame: memoryview | bytes) -> Me
 
 
 def error_codes(response: Message) -> list[int]:
-    """The error codes of a Produce or Fetch response and of its partitions."""
+    """The error codes of a response of these kinds, and of its partitions."""
     if isinstance(response, ProduceResponse):
         return [row.error_code for topic in response.responses for row in topic.partition_responses]
+    if isinstance(response, OffsetCommitResponse):
+        return [row.error_code for topic in response.topics for row in topic.partitions]
+    if isinstance(response, HeartbeatResponse):
+        return [response.error_code]
     assert isinstance(response, FetchResponse), type(response)
     rows = [row.error_code for topic in response.responses for row in topic.partitions]
     return [response.error_code, *rows]

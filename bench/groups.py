@@ -48,6 +48,14 @@ class Load(NamedTuple):
     offsets_partitions: int
 
 
+class Member(NamedTuple):
+    """The only member of a group."""
+
+    group_id: str
+    member_id: str
+    generation_id: int
+
+
 class Start(NamedTuple):
     took_s: float
     cpu_s: float
@@ -66,7 +74,7 @@ def subscription(topic: str) -> bytes:
     return struct.pack(">hih", 1, 1, len(topic)) + topic.encode() + struct.pack(">i", -1)
 
 
-async def make_group(connection: BrokerConnection, number: int, partitions: int, commits: int) -> None:
+async def make_group(connection: BrokerConnection, number: int, partitions: int, commits: int) -> Member:
     """Make a stable group of one member, with its commits."""
     group, topic = group_id(number), topic_of(number)
     protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=subscription(topic))
@@ -109,6 +117,7 @@ async def make_group(connection: BrokerConnection, number: int, partitions: int,
         )
         done: m.OffsetCommitResponse = await connection.request(commit, version=7, timeout_s=60)
         assert not any(row.error_code for row in done.topics[0].partitions), done
+    return Member(group, joined.member_id, joined.generation_id)
 
 
 async def fill(port: int, load: Load) -> None:

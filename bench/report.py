@@ -23,6 +23,8 @@ from bench.loads import Load
 OURS, THEIRS = "Ottla", "Kafka"
 AGREE_WITHIN: Final = 0.10
 AGREEING_RUNS: Final = 3
+SMALL_MS: Final = 10
+"""Latencies below this have a decimal."""
 
 Figures = Mapping[str, float]
 """The values of one run, by the keys of `MEASURES`."""
@@ -93,6 +95,12 @@ class Result:
     load: Load
     runs: Mapping[str, SideRuns]
     """Runs by the name of the side."""
+    floor_cpu_s: float | None = None
+    """CPU seconds of the load's floor for a million records."""
+
+    def over_floor(self, side: str) -> float | None:
+        """How many times the floor's CPU the side takes."""
+        return self.runs[side].median["cpu_s_per_million"] / self.floor_cpu_s if self.floor_cpu_s else None
 
     @property
     def ratio(self) -> dict[str, float]:
@@ -102,20 +110,25 @@ class Result:
 def results_table(results: list[Result]) -> Table:
     """The table of medians of the measured runs, with Ottla's ratio to Kafka."""
     shown = [m for m in MEASURES if any(m.key in r.runs[OURS].median for r in results)]
+    has_floor = any(r.floor_cpu_s for r in results)
     table = Table(
         Column("load", no_wrap=True),
         Column("broker", no_wrap=True),
         *(Column(measure.title, justify="right") for measure in shown),
+        *([Column("CPU / floor", justify="right")] if has_floor else ()),
         title=f"Ottla beside Apache Kafka {KAFKA_VERSION}: medians",
         caption="* never had three warm-up runs that agreed within 10 %",
     )
     for result in results:
         name = result.load.name
         for side, runs in result.runs.items():
-            cells = (_cell(runs.median, m.key, m.decimals) for m in shown)
+            cells = [_cell(runs.median, m.key, m.decimals) for m in shown]
+            if has_floor:
+                over = result.over_floor(side)
+                cells.append("" if over is None else f"{over:.1f}")
             table.add_row(name, side + ("" if runs.agreed else " *"), *cells)
             name = ""
-        cells = (_cell(result.ratio, m.key, 2) for m in shown)
+        cells = [_cell(result.ratio, m.key, 2) for m in shown]
         table.add_row("", "ratio", *cells, style="bold", end_section=True)
     return table
 
@@ -127,7 +140,11 @@ def as_markdown(table: Table) -> Table:
 
 
 def _cell(figures: Figures, key: str, decimals: int) -> str:
-    return f"{figures[key]:,.{decimals}f}" if key in figures else ""
+    if key not in figures:
+        return ""
+    if key.endswith("_ms") and figures[key] < SMALL_MS:
+        decimals = max(decimals, 1)
+    return f"{figures[key]:,.{decimals}f}"
 
 
 def as_json(results: list[Result], ran_on: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,6 +166,7 @@ def as_json(results: list[Result], ran_on: Mapping[str, Any]) -> dict[str, Any]:
                     for name, runs in result.runs.items()
                 },
                 "ratio": result.ratio,
+                "floor_cpu_s_per_million": result.floor_cpu_s,
             }
             for result in results
         ],

@@ -4,7 +4,8 @@ A broker with the in-memory metadata store runs on core 0. This process, on core
 were encoded beforehand, and reads the CPU time of the broker's main thread from /proc. Five requests are in
 flight, as Kafka's producer allows (it sends small ones mostly one at a time: `--in-flight 1`). With
 `--against CHECKOUT` the code of another checkout is measured in turns, so that other work on the machine
-affects both.
+affects both. `--floor` measures a process that makes the same system calls and nothing else (floor.py);
+`make bench` takes its floors from here.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.connection import RequestConnection
+from bench.connection import SIZE, RequestConnection, check_errors, decode_response
+from bench.floor import Exchange, running
 from bench.interpreter import say_interpreter
 from bench.processes import cpu_ticks, main_thread_cpu_s, touch_free_pages
 from bench.sides import python_path
@@ -35,8 +37,8 @@ from ottla.local.cluster import run_admin
 from ottla.local.processes import ChildProcess, wait_until
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore
-from ottla.protocol import frames
-from ottla.protocol.messages import FetchRequest, ProduceRequest
+from ottla.protocol import codec, frames
+from ottla.protocol.messages import FetchRequest, FetchResponse, ProduceRequest
 from ottla.protocol.records import Record, build_batch
 from ottla.server.assembly.broker import Broker, new_event_loop
 
@@ -54,16 +56,22 @@ FETCHED_BYTES_MIN = 15 << 16
 
 
 class Load(NamedTuple):
-    """Requests of one kind: their number in a run, and the encoded request."""
+    """Requests of one kind: their number in a run, the encoded request, and the records of each."""
 
     name: str
     requests: int
     frame: bytes
+    records: int = 1
+
+
+def records_of(batch_bytes: int) -> int:
+    """The records of a batch of about this size, at least one."""
+    return max(1, batch_bytes // (RECORD_BYTES + 8))
 
 
 def produce_frame(batch_bytes: int, acks: int = 1, topic: str = TOPIC) -> bytes:
     """A Produce request with one batch of about `batch_bytes`, at least one record."""
-    count = max(1, batch_bytes // (RECORD_BYTES + 8))
+    count = records_of(batch_bytes)
     value = os.urandom(RECORD_BYTES)
     now_ms = time.time_ns() // 1_000_000
     batch = build_batch([Record(i, now_ms, None, value) for i in range(count)])
@@ -99,11 +107,12 @@ def fetch_frame() -> bytes:
 
 
 def loads() -> list[Load]:
+    single, small, large = 1, 16 << 10, 64 << 10
     return [
-        Load("produce, one record", 20_000, produce_frame(1)),
-        Load("produce, 16 KiB", 10_000, produce_frame(16 << 10)),
-        Load("produce, 64 KiB", 5_000, produce_frame(64 << 10)),
-        Load("fetch, 1 MiB", 1_000, fetch_frame()),
+        Load("produce, one record", 20_000, produce_frame(single)),
+        Load("produce, 16 KiB", 10_000, produce_frame(small), records_of(small)),
+        Load("produce, 64 KiB", 5_000, produce_frame(large), records_of(large)),
+        Load("fetch, 1 MiB", 1_000, fetch_frame(), FETCHED_BYTES_MIN // large * records_of(large)),
     ]
 
 
@@ -148,6 +157,53 @@ def measured_broker(name: str, checkout: Path, directory: Path) -> Iterator[Meas
         yield MeasuredBroker(name, broker.pid, port)
     finally:
         broker.stop(timeout_s=20)
+
+
+@contextmanager
+def measured_floor(broker: MeasuredBroker, directory: Path) -> Iterator[MeasuredBroker]:
+    """A process that makes the broker's system calls, with the broker's responses to the same requests."""
+    exchanges, records = [], b""
+    for load in loads():
+        connection = RequestConnection(broker.port)
+        connection.send(load.frame)
+        response = bytes(connection.receive())
+        connection.close()
+        header = frames.parse_request_header(memoryview(load.frame)[SIZE.size :])
+        decoded = decode_response(header.api_key, header.api_version, response)
+        check_errors(decoded)
+        if isinstance(decoded, FetchResponse):
+            records = bytes(decoded.responses[0].partitions[0].records or b"")
+            at = response.index(records)
+            exchanges.append(Exchange.of_fetch(len(load.frame), response, at, len(records)))
+        else:
+            batch = batch_of(load.frame)
+            exchanges.append(Exchange.of_produce(len(load.frame), batch, response))
+    with running(directory / "floor", exchanges, records) as floor:
+        assert floor.pid is not None
+        os.sched_setaffinity(floor.pid, {BROKER_CORE})
+        yield MeasuredBroker("floor", floor.pid, int((directory / "floor" / "ready").read_text()))
+
+
+def batch_of(frame: bytes) -> int:
+    """The size of the batch in a Produce request of one partition."""
+    memory = memoryview(frame)[SIZE.size :]
+    header = frames.parse_request_header(memory)
+    request = codec.decode(ProduceRequest, header.api_version, memory, header.body_offset)
+    return len(request.topic_data[0].partition_data[0].records or b"")
+
+
+def floor_costs(rounds: int = 3) -> dict[str, float]:
+    """CPU seconds of the floor for a million records, by the name of the load; medians."""
+    costs: dict[str, float] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="ottla-bench-") as place,
+        measured_broker("now", Path(__file__).parent.parent, Path(place)) as broker,
+        measured_floor(broker, Path(place)) as floor,
+    ):
+        for load in loads():
+            samples = [measure(floor, load, IN_FLIGHT)[0] for _ in range(rounds + 1)][1:]
+            costs[load.name] = statistics.median(samples) / load.records
+    return costs
 
 
 async def serve(directory: Path) -> None:
@@ -201,8 +257,11 @@ def comparison_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @comparison_options
+@click.option("--floor", "with_floor", is_flag=True, help="Measure the system calls alone, too.")
 @click.option("--serve", "serve_in", type=click.Path(path_type=Path), hidden=True)
-def main(against: Path | None, rounds: int, only: str, in_flight: int, serve_in: Path | None) -> None:
+def main(
+    against: Path | None, rounds: int, only: str, in_flight: int, with_floor: bool, serve_in: Path | None
+) -> None:
     """Measure the CPU time of the broker's event loop for one request of each kind."""
     if serve_in is not None:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -220,6 +279,8 @@ def main(against: Path | None, rounds: int, only: str, in_flight: int, serve_in:
             if checkout is not None:
                 directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-")))
                 brokers.append(stack.enter_context(measured_broker(name, checkout, directory)))
+        if with_floor:
+            brokers.insert(0, stack.enter_context(measured_floor(brokers[-1], directory)))
         for load in loads():
             if only not in load.name:
                 continue

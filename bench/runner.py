@@ -5,6 +5,7 @@ Called by `python -m bench`. `_LoadRunner` runs one load on either side by the s
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -12,11 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bench.loads import RECORD_BYTES, Consume, Load, Produce, ProducePaced
+from bench.loads import RECORD_BYTES, Consume, Load, Produce, ProducePaced, Traffic
 from bench.processes import make_cold, resident_share, touch_free_pages, usage_of
 from bench.report import AGREEING_RUNS, Figures, SideRuns, agree
 from bench.sides import Side
 from bench.tools import ToolFailed, consumed, consumer_command, pinned, produced, producer_command, run_client
+from bench.traffic import Task
 
 FILL_SETTINGS = ("acks=1", "batch.size=65536", "linger.ms=5")
 COLD_SHARE_MAX = 0.05
@@ -77,7 +79,9 @@ class _LoadRunner:
 
     def prepare(self, side: Side) -> None:
         load, work = self._load, self._load.work
-        side.create_topic(self._topic)
+        side.create_topic(self._topic, work.partitions if isinstance(work, Traffic) else 1)
+        if isinstance(work, Traffic) and work.filled:
+            self._traffic(side, "keyed", ("linger.ms=20",))
         if isinstance(work, Consume):
             self._fill(side, self._topic, load.records, RECORD_BYTES)
         if isinstance(work, ProducePaced) and work.backlog_mib:
@@ -99,6 +103,8 @@ class _LoadRunner:
             return self._measured(side, self._consume)
         if isinstance(work, Produce):
             return self._measured(side, lambda s: self._produce(s, work.settings, -1, work.transaction_ms))
+        if isinstance(work, Traffic):
+            return self._measured(side, lambda s: self._traffic(s, work.kind, work.settings))
         if not work.backlog_mib:
             return self._measured(side, lambda s: self._produce(s, work.settings, work.rate))
         with _backlog_reader(side, self._backlog) as throughput:
@@ -111,9 +117,10 @@ class _LoadRunner:
         before = usage_of(side.pids)
         figures = run(side)
         after = usage_of(side.pids)
+        cpu_s = figures.pop("cpu_s", after.cpu_s - before.cpu_s)
         return {
             **figures,
-            "cpu_s_per_million": (after.cpu_s - before.cpu_s) / self._load.records * 1e6,
+            "cpu_s_per_million": cpu_s / self._load.records * 1e6,
             "rss_mib": after.rss_mib,
             "pss_mib": after.pss_mib,
         }
@@ -142,6 +149,14 @@ class _LoadRunner:
                 side.tls_bootstrap, self._topic, records=records, config=keys.client_properties
             )
         return consumed(run_client(command), records)
+
+    def _traffic(self, side: Side, kind: str, settings: tuple[str, ...]) -> dict[str, float]:
+        load, work = self._load, self._load.work
+        assert isinstance(work, Traffic)
+        where = (side.bootstrap, self._topic, work.partitions)
+        task = Task(kind, *where, load.records, work.clients, settings, tuple(side.pids))
+        figures: dict[str, float] = json.loads(run_client(task.command()))
+        return figures
 
     def _fill(self, side: Side, topic: str, records: int, record_bytes: int) -> None:
         command = producer_command(

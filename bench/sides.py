@@ -188,9 +188,9 @@ class Side(ABC):
     def admin(self, use: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
         return run_admin([("127.0.0.1", port) for port in self.ports], use)
 
-    def create_topic(self, topic: str) -> None:
-        """A topic of one partition with a replica on every broker; returns when all are in sync."""
-        self.admin(lambda c: c.create_topic(topic, partitions=1, replication_factor=self.size))
+    def create_topic(self, topic: str, partitions: int = 1) -> None:
+        """A topic with a replica of each partition on every broker; returns when all are in sync."""
+        self.admin(lambda c: c.create_topic(topic, partitions=partitions, replication_factor=self.size))
 
         def ready() -> bool:
             found = self.admin(lambda c: c.describe_topics([topic])).get(topic)
@@ -216,7 +216,7 @@ class Side(ABC):
 
     def _topic_folders(self, topic: str) -> Iterator[Path]:
         # `topic-0`, and `topic-0.<uuid>-delete` until its deletion
-        return self.directory.glob(f"*/data/{topic}-0*")
+        return self.directory.glob(f"*/data/{topic}-[0-9]*")
 
     def _wait(self, condition: Callable[[], bool], description: str) -> None:
         def holds() -> bool:

@@ -33,10 +33,12 @@ def semantic(version: str) -> str:
 def texts(version: str) -> dict[Path, str]:
     """The files that have the version, and what each should hold."""
     chart, name = semantic(version), f'"{version}"'
+    early = "true" if Version(version).is_prerelease else "false"
     found: dict[Path, str] = {SOURCE: _IN_SOURCE.sub(version, SOURCE.read_text())}
     for path in sorted(ROOT.glob("charts/*/Chart.yaml")):
         text = re.sub(r"(?<=^version: ).*", chart, path.read_text(), flags=re.MULTILINE)
         text = re.sub(r"(?<=^appVersion: ).*", name, text, flags=re.MULTILINE)
+        text = re.sub(r'(?<=/prerelease: ").*(?=")', early, text)
         found[path] = re.sub(rf"({_IMAGES}", rf"\g<1>{version}", text)
     manifest = ROOT / "manifests/operator.yaml"
     text = re.sub(r"(?<=app.kubernetes.io/version: ).*", name, manifest.read_text())

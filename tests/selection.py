@@ -118,6 +118,8 @@ AREAS: Mapping[str, tuple[str, ...]] = {
     "operator/ottla_operator/kubernetes/metrics": ("dashboards",),
     "charts": ("dashboards", "alerts"),
     "client/ottla/extras": ("base_install",),
+    "pyproject.toml": ("base_install", "dist"),
+    "release": ("dist",),
     "pipeline/ottla_pipeline/command": ("pipeline_command",),
     "pipeline/ottla_pipeline/auditing": ("audit",),
     "pipeline/ottla_pipeline/completeness": ("audit", "compare"),

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench import clients
+from bench import clients, requests, traffic
 from bench.backlog import next_offset
 from bench.interpreter import Build, build_of, say_interpreter
-from bench.loads import LOADS, Consume, ProducePaced, chosen, scaled
+from bench.loads import LOADS, RECORD_BYTES, Consume, ProducePaced, chosen, scaled
+from bench.page import write_page
 from bench.processes import make_cold, parse_rollup, resident_share, usage_of
 from bench.report import (
     Result,
@@ -98,6 +99,7 @@ def test_every_load_has_a_key_of_its_own_and_can_be_chosen() -> None:
     assert {load.brokers for load in chosen(("RF 3",))} == {3}
     for load in LOADS:
         assert not isinstance(load.work, Consume | ProducePaced) or load.brokers == 1
+    assert {load.floor for load in LOADS} - {""} == {load.name for load in requests.loads()}
     paced = next(load for load in LOADS if isinstance(load.work, ProducePaced) and load.work.backlog_mib)
     smaller = scaled(paced, 0.25).work
     assert isinstance(smaller, ProducePaced)
@@ -124,6 +126,37 @@ def test_the_report_has_a_row_for_each_side_and_the_ratio() -> None:
     assert read["loads"][0]["ratio"]["cpu_s_per_million"] == 0.5
     assert read["loads"][0]["sides"]["Kafka"]["warm_runs_agreed"] is False
     assert read["machine"]["cores"] == os.cpu_count()
+
+
+def test_the_page_has_a_plot_for_each_figure_and_the_floor(tmp_path: Path) -> None:
+    ours = {"records_per_s": 3000.0, "cpu_s_per_million": 1.5, "p99_ms": 2.5}
+    theirs = {"records_per_s": 2000.0, "cpu_s_per_million": 3.0, "p99_ms": 5.0}
+    runs = {"Ottla": SideRuns(samples=[ours]), "Kafka": SideRuns(samples=[theirs])}
+    write_page(tmp_path, [Result(LOADS[0], runs, floor_cpu_s=0.5)], machine())
+    page = (tmp_path / "benchmarks.md").read_text()
+    for name in ("throughput", "cpu", "p99"):
+        assert f"(benchmarks-{name}.svg)" in page
+        assert LOADS[0].name in (tmp_path / f"benchmarks-{name}.svg").read_text()
+    rows = [[cell.strip() for cell in row.split("|")] for row in page.splitlines()]
+    assert ["", LOADS[0].name, "Ottla *", "3,000", "1.50", "2.5", "3.0", ""] in rows
+    assert ["", "", "ratio", "1.50", "0.50", "0.50", "", ""] in rows
+
+
+def test_latencies_have_percentiles_and_keyed_records_their_size() -> None:
+    assert traffic.percentiles([float(n) for n in range(1, 1001)]) == {
+        "p50_ms": 501.0,
+        "p99_ms": 990.0,
+        "p999_ms": 999.0,
+    }
+    values = traffic.keyed_values(100)
+    assert {len(value) for value in values} == {RECORD_BYTES}
+    assert len(set(values)) == 100
+
+
+def test_a_task_is_the_same_after_its_command_line() -> None:
+    task = traffic.Task("keyed", "127.0.0.1:9092,127.0.0.1:9093", "t", 48, 10, 1, ("linger.ms=5",), (1, 2))
+    assert traffic.Task.parse(task.command()[-1]) == task
+    assert (task.port, task.librdkafka["linger.ms"]) == (9092, "5")
 
 
 def test_memory_and_cpu_time_of_processes_add_up() -> None:
