@@ -79,7 +79,7 @@ ACTIONS: Final = {
     "SECURITY_DISABLED": "Set `authorizer.class.name`, on Kubernetes `spec.authorization`.",
     "OPERATION_NOT_ATTEMPTED": "Repair the other item of the request.",
     "KAFKA_STORAGE_ERROR": "A log directory has failed: see [the broker's disk](../operations/disaster-recovery.md#a-broker-loses-its-disk).",
-    "LOG_DIR_NOT_FOUND": "Name a directory of `log.dirs`: `ottla cluster describe`.",
+    "LOG_DIR_NOT_FOUND": "Name a directory of `log.dirs`: `ottla cluster disks`.",
     "SASL_AUTHENTICATION_FAILED": "Check user, password and mechanism; the broker's log has the reason.",
     "REASSIGNMENT_IN_PROGRESS": "Wait, or cancel it: `ottla reassign cancel`.",
     "DELEGATION_TOKEN_AUTH_DISABLED": "Set `delegation.token.secret.key` on all brokers.",
