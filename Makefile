@@ -98,6 +98,7 @@ lint: setup
 	$(BIN)/python -m charts.dashboards --check
 	$(BIN)/python -m charts.metadata --check
 	$(BIN)/python -m release.version --check
+	$(BIN)/python -m references --check
 
 # The documentation site, in build/site: a page without a place in mkdocs.yml, a broken link or a missing anchor is an error.
 docs: setup

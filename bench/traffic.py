@@ -65,10 +65,9 @@ class Task:
 
     @classmethod
     def parse(cls, text: str) -> Task:
-        fields = json.loads(text)
-        return cls(
-            **{key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
-        )
+        fields: dict[str, Any] = json.loads(text)
+        settings, brokers = fields.pop("settings"), fields.pop("brokers")
+        return cls(**fields, settings=tuple(settings), brokers=tuple(brokers))
 
     def command(self) -> list[str]:
         return [sys.executable, "-m", "bench.traffic", json.dumps(asdict(self))]

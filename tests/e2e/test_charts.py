@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,14 @@ from tests import monitoring
 from tests.e2e.clusters import NAMESPACE, SYSTEM, Cluster
 from tests.e2e.generate import MANIFEST, rendered
 from tests.e2e.installing import ROOT
-from tests.e2e.kube import KUBE_VERSION, Kube
+from tests.e2e.kube import KUBE_VERSION, Kube, Object
 
 _CHARTS = ("charts/ottla", "charts/ottla-cluster")
+
+
+def _objects_in(text: str) -> list[Object]:
+    """Read by libyaml: the CustomResourceDefinitions are long."""
+    return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
 
 
 @pytest.mark.parametrize("chart", _CHARTS)
@@ -49,14 +55,14 @@ def test_the_operators_chart_is_taken_by_the_api_server(
         *("template", "ottla", str(ROOT / "charts/ottla"), "-n", "default"),
         *("--kube-version", KUBE_VERSION, "-f", str(file)),
     )
-    documents = [document for document in yaml.safe_load_all(text) if document]
+    documents = _objects_in(text)
     for document in documents:
         # The namespaces that the values name are not there.
         if document["metadata"].get("namespace"):
             document["metadata"]["namespace"] = "default"
     names = kube.kubectl(
         *("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-o", "name", "-f", "-"),
-        text=yaml.safe_dump_all(documents),
+        text=json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}),
     )
     assert len(names.split()) == len(documents)
 
@@ -130,7 +136,7 @@ def registry_container(kube: Kube, tmp_path: Path, values: dict[str, Any]) -> di
         *("template", "x", str(ROOT / "charts/ottla-cluster"), "--kube-version", KUBE_VERSION),
         *("-f", str(file), "-s", "templates/schema-registry.yaml"),
     )
-    deployment = next(each for each in yaml.safe_load_all(text) if each["kind"] == "Deployment")
+    deployment = next(each for each in _objects_in(text) if each["kind"] == "Deployment")
     pod = deployment["spec"]["template"]["spec"]
     return {**pod["containers"][0], "volumes": pod["volumes"]}
 
@@ -295,10 +301,8 @@ def test_a_pod_monitor_finds_the_pods_and_their_port(
     label, value = component.split("=")
     (spec,) = (
         found["spec"]
-        for found in yaml.safe_load_all(text)
-        if found
-        and found["kind"] == "PodMonitor"
-        and found["spec"]["selector"]["matchLabels"].get(label) == value
+        for found in _objects_in(text)
+        if found["kind"] == "PodMonitor" and found["spec"]["selector"]["matchLabels"].get(label) == value
     )
     selector = ",".join(f"{name}={value}" for name, value in spec["selector"]["matchLabels"].items())
     found = kube.list("pod", namespace, selector)
@@ -313,11 +317,7 @@ def test_a_pod_monitor_finds_the_pods_and_their_port(
 def test_dashboards_and_alerts_are_those_of_the_files(kube: Kube) -> None:
     switches = "dashboards.enabled=true,alerts.enabled=true,alerts.runbooks=https://docs.example/monitoring"
     options = ("--kube-version", KUBE_VERSION, "--set", switches)
-    found = [
-        each
-        for each in yaml.safe_load_all(kube.helm("template", "ottla", str(ROOT / "charts/ottla"), *options))
-        if each
-    ]
+    found = _objects_in(kube.helm("template", "ottla", str(ROOT / "charts/ottla"), *options))
     maps = [each for each in found if each["metadata"].get("labels", {}).get("grafana_dashboard") == "1"]
     rendered = {name: json.loads(text) for each in maps for name, text in each["data"].items()}
     assert rendered == {f"{name}.json": dashboard for name, dashboard in monitoring.dashboards().items()}
@@ -326,6 +326,55 @@ def test_dashboards_and_alerts_are_those_of_the_files(kube: Kube) -> None:
         "docs/operations/monitoring.md#", "https://docs.example/monitoring#"
     )
     assert rule["spec"] == yaml.safe_load(text)
+
+
+_RULES = "prometheusrules.monitoring.coreos.com"
+
+
+@pytest.fixture
+def prometheus_rules(kube: Kube) -> Iterator[None]:
+    """The Prometheus Operator's definition; one that accepts any spec where it is not installed."""
+    if kube.kubectl("get", "crd", _RULES, "--ignore-not-found", "-o", "name"):
+        yield
+        return
+    names = {"kind": "PrometheusRule", "plural": "prometheusrules", "singular": "prometheusrule"}
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version = {"name": "v1", "served": True, "storage": True, "schema": schema}
+    spec = {"group": "monitoring.coreos.com", "scope": "Namespaced", "names": names, "versions": [version]}
+    metadata = {"name": _RULES}
+    kube.apply(
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": metadata,
+            "spec": spec,
+        }
+    )
+    kube.kubectl("wait", "crd", _RULES, "--for=condition=Established", "--timeout=60s")
+    yield
+    kube.kubectl("delete", "crd", _RULES)
+
+
+@pytest.mark.usefixtures("prometheus_rules", "operator")
+def test_dashboards_and_alerts_come_and_go_with_their_switches(kube: Kube) -> None:
+    def switch(on: str) -> None:
+        switches = f"dashboards.enabled={on},alerts.enabled={on}"
+        chart = str(ROOT / "charts/ottla")
+        kube.helm("upgrade", "ottla", chart, "-n", SYSTEM, "--reuse-values", "--set", switches, "--wait")
+
+    def dashboards() -> dict[str, Any]:
+        found = kube.list("configmap", SYSTEM, "grafana_dashboard=1")
+        return {name: json.loads(text) for each in found for name, text in each["data"].items()}
+
+    switch("true")
+    try:
+        assert dashboards() == {f"{name}.json": each for name, each in monitoring.dashboards().items()}
+        (rule,) = kube.list(_RULES, SYSTEM)
+        assert rule["spec"] == yaml.safe_load(monitoring.ALERTS.read_text())
+    finally:
+        switch("false")
+    assert not dashboards()
+    assert not kube.list(_RULES, SYSTEM)
 
 
 def test_the_plain_manifest_is_what_the_chart_renders(kube: Kube) -> None:

@@ -73,9 +73,12 @@ def test_a_template_that_asks_for_more_rights_is_refused_by_the_names_of_its_fie
 ) -> None:
     kube.ensure_namespace(NAMESPACE)
     refused = Cluster(kube, NAMESPACE, "refused")
+    node = {"volumes": [{"name": "node", "hostPath": {"path": "/"}}]}
+    with pytest.raises(AssertionError, match=r"volumes\[0\]: Invalid value: must have exactly one of"):
+        refused.create({"replicas": 1, "template": {"pod": {"spec": node}}})
     pod = {
         "containers": [{"name": "broker", "securityContext": {"privileged": True}}],
-        "volumes": [{"name": "node", "hostPath": {"path": "/"}}],
+        "volumes": [{"name": "node", "emptyDir": {}, "hostPath": {"path": "/"}}],
         "automountServiceAccountToken": True,
         "hostNetwork": True,
     }
@@ -135,7 +138,8 @@ _RBAC = "rbac.authorization.k8s.io"
     [
         # Certificates and users' credentials are the operator's to keep.
         (f"{SYSTEM}:ottla", "list", "", "secrets", True),
-        (f"{SYSTEM}:ottla", "create", "", "pods", False),
+        # A pod is created in a dry run only; StatefulSets could have it created in any case.
+        (f"{SYSTEM}:ottla", "create", "", "pods", True),
         (f"{SYSTEM}:ottla", "create", "", "pods/exec", False),
         (f"{SYSTEM}:ottla", "create", "", "serviceaccounts/token", False),
         (f"{SYSTEM}:ottla", "create", _RBAC, "roles", False),

@@ -11,7 +11,8 @@ TABLE = ROOT / "docs/explanation/simulation-power.md"
 _HEAD = """\
 # What the simulation finds
 
-How well the [simulation](simulation.md) finds bugs is measured: known bugs are planted, and it has to find them.
+How well the [simulation](simulation.md) finds bugs is measured: known bugs are planted, and it has to find
+them.
 
 `tests/simulation_bugs/catalogue.py` has bugs that Apache Kafka or this project had, each as a small change
 of the source. `python -m tests.simulation_bugs all` plants each into a copy of the source, runs seeds from

@@ -7,7 +7,14 @@ unsafe to ignore are not in the table: `BrokerConfig` rejects them.
 
 from __future__ import annotations
 
-from ottla.metadata.config_def import ConfigDef, ConfigKey, ConfigType, config_table
+from ottla.metadata.config_def import (
+    NO_EFFECT,
+    ConfigDef,
+    ConfigKey,
+    ConfigType,
+    config_table,
+    inert_config_table,
+)
 from ottla.metadata.security_config_table import (
     INERT_SECURITY_CONFIGS,
     SECURITY_CONFIGS,
@@ -166,82 +173,85 @@ _IMPLEMENTED = """
     request.timeout.ms INT 30000 | Timeout of the broker's own requests.
 """
 
-# Accepted without effect. The broker logs a warning if one is set.
+# Accepted without effect, with the reason. The broker logs a warning if one is set.
 _WITHOUT_EFFECT = """
     alter.log.dirs.replication.quota.window.num INT 11 >=1
+        | the default window is used.
     alter.log.dirs.replication.quota.window.size.seconds INT 1 >=1
-    auto.include.jmx.reporter BOOLEAN true
-    *background.threads INT 10 >=1
-    broker.heartbeat.interval.ms INT 2000
-    broker.id.generation.enable BOOLEAN true
-    broker.session.timeout.ms INT 9000
+        | the default window is used.
+    auto.include.jmx.reporter BOOLEAN true | there is no JMX; ottla.http.port serves the metrics.
+    *background.threads INT 10 >=1 | background work runs on the event loop and in workers of its own.
+    broker.heartbeat.interval.ms INT 2000 | KRaft.
+    broker.id.generation.enable BOOLEAN true | broker.id must be set.
+    broker.session.timeout.ms INT 9000 | KRaft.
     delete.records.purgatory.purge.interval.requests INT 1
-    eligible.leader.replicas.enable BOOLEAN false
-    fetch.purgatory.purge.interval.requests INT 1000
-    group.consumer.heartbeat.interval.ms INT 5000 >=1
-    group.consumer.max.heartbeat.interval.ms INT 15000 >=1
-    group.consumer.max.session.timeout.ms INT 60000 >=1
-    group.consumer.max.size INT INT_MAX >=1
-    group.consumer.min.heartbeat.interval.ms INT 5000 >=1
-    group.consumer.min.session.timeout.ms INT 45000 >=1
-    group.consumer.session.timeout.ms INT 45000 >=1
-    group.coordinator.append.linger.ms INT 10 >=0
-    group.coordinator.rebalance.protocols LIST classic
-    group.coordinator.threads INT 1 >=1
-    group.share.delivery.count.limit INT 5 >=2
-    group.share.heartbeat.interval.ms INT 5000 >=1
-    group.share.max.groups SHORT 10 >=1
-    group.share.max.heartbeat.interval.ms INT 15000 >=1
-    group.share.max.record.lock.duration.ms INT 60000 >=30000
-    group.share.max.session.timeout.ms INT 60000 >=1
-    group.share.max.size SHORT 200 >=10
-    group.share.min.heartbeat.interval.ms INT 5000 >=1
-    group.share.min.record.lock.duration.ms INT 15000 >=1000
-    group.share.min.session.timeout.ms INT 45000 >=1
-    group.share.partition.max.record.locks INT 200 >=100
-    group.share.record.lock.duration.ms INT 30000 >=1000
-    group.share.session.timeout.ms INT 45000 >=1
-    initial.broker.registration.timeout.ms INT 60000
-    kafka.metrics.polling.interval.secs INT 10 >=1
-    kafka.metrics.reporters LIST ""
-    log.dir.failure.timeout.ms LONG 30000 >=1
-    *log.local.retention.bytes LONG -2 >=-2
-    *log.local.retention.ms LONG -2 >=-2
+        | a completed operation leaves the purgatory at once.
+    eligible.leader.replicas.enable BOOLEAN false | KRaft.
+    fetch.purgatory.purge.interval.requests INT 1000 | a completed operation leaves the purgatory at once.
+    group.consumer.heartbeat.interval.ms INT 5000 >=1 | KIP-848 needs KRaft.
+    group.consumer.max.heartbeat.interval.ms INT 15000 >=1 | KIP-848 needs KRaft.
+    group.consumer.max.session.timeout.ms INT 60000 >=1 | KIP-848 needs KRaft.
+    group.consumer.max.size INT INT_MAX >=1 | KIP-848 needs KRaft.
+    group.consumer.min.heartbeat.interval.ms INT 5000 >=1 | KIP-848 needs KRaft.
+    group.consumer.min.session.timeout.ms INT 45000 >=1 | KIP-848 needs KRaft.
+    group.consumer.session.timeout.ms INT 45000 >=1 | KIP-848 needs KRaft.
+    group.coordinator.append.linger.ms INT 10 >=0 | Kafka's coordinator for KIP-848.
+    group.coordinator.rebalance.protocols LIST classic | Kafka's coordinator for KIP-848.
+    group.coordinator.threads INT 1 >=1 | Kafka's coordinator for KIP-848.
+    group.share.delivery.count.limit INT 5 >=2 | share groups need KRaft.
+    group.share.heartbeat.interval.ms INT 5000 >=1 | share groups need KRaft.
+    group.share.max.groups SHORT 10 >=1 | share groups need KRaft.
+    group.share.max.heartbeat.interval.ms INT 15000 >=1 | share groups need KRaft.
+    group.share.max.record.lock.duration.ms INT 60000 >=30000 | share groups need KRaft.
+    group.share.max.session.timeout.ms INT 60000 >=1 | share groups need KRaft.
+    group.share.max.size SHORT 200 >=10 | share groups need KRaft.
+    group.share.min.heartbeat.interval.ms INT 5000 >=1 | share groups need KRaft.
+    group.share.min.record.lock.duration.ms INT 15000 >=1000 | share groups need KRaft.
+    group.share.min.session.timeout.ms INT 45000 >=1 | share groups need KRaft.
+    group.share.partition.max.record.locks INT 200 >=100 | share groups need KRaft.
+    group.share.record.lock.duration.ms INT 30000 >=1000 | share groups need KRaft.
+    group.share.session.timeout.ms INT 45000 >=1 | share groups need KRaft.
+    initial.broker.registration.timeout.ms INT 60000 | KRaft.
+    kafka.metrics.polling.interval.secs INT 10 >=1 | Java classes.
+    kafka.metrics.reporters LIST "" | Java classes.
+    log.dir.failure.timeout.ms LONG 30000 >=1 | KRaft.
+    *log.local.retention.bytes LONG -2 >=-2 | tiered storage.
+    *log.local.retention.ms LONG -2 >=-2 | tiered storage.
     log.message.format.version STRING 3.0-IV1
-    max.request.partition.size.limit INT 2000 >=1
-    metadata.log.dir STRING -
-    metadata.log.max.record.bytes.between.snapshots LONG 20971520 >=1
-    metadata.log.max.snapshot.interval.ms LONG 3600000 >=0
-    metadata.log.segment.bytes INT 1073741824 >=12
-    metadata.log.segment.ms LONG 604800000
-    metadata.max.idle.interval.ms INT 500 >=0
-    metadata.max.retention.bytes LONG 104857600
-    metadata.max.retention.ms LONG 604800000
-    *metric.reporters LIST ""
-    metrics.num.samples INT 2 >=1
-    metrics.recording.level STRING INFO
-    metrics.sample.window.ms LONG 30000 >=1
-    *num.io.threads INT 8 >=1
-    *num.network.threads INT 3 >=1
-    num.replica.alter.log.dirs.threads INT -
-    *num.replica.fetchers INT 1
-    producer.purgatory.purge.interval.requests INT 1000
-    queued.max.requests INT 500 >=1
-    replica.socket.receive.buffer.bytes INT 65536
-    reserved.broker.max.id INT 1000 >=0
-    socket.connection.setup.timeout.max.ms LONG 30000
-    socket.connection.setup.timeout.ms LONG 10000
-    telemetry.max.bytes INT 1048576 >=1
-    zookeeper.max.in.flight.requests INT 10 >=1
+        | no effect from inter.broker.protocol.version 3.0 on; its form is checked.
+    max.request.partition.size.limit INT 2000 >=1 | of DescribeTopicPartitions, which needs KRaft.
+    metadata.log.dir STRING - | KRaft.
+    metadata.log.max.record.bytes.between.snapshots LONG 20971520 >=1 | KRaft.
+    metadata.log.max.snapshot.interval.ms LONG 3600000 >=0 | KRaft.
+    metadata.log.segment.bytes INT 1073741824 >=12 | KRaft.
+    metadata.log.segment.ms LONG 604800000 | KRaft.
+    metadata.max.idle.interval.ms INT 500 >=0 | KRaft.
+    metadata.max.retention.bytes LONG 104857600 | KRaft.
+    metadata.max.retention.ms LONG 604800000 | KRaft.
+    *metric.reporters LIST "" | Java classes.
+    metrics.num.samples INT 2 >=1 | ottla.http.port serves the metrics.
+    metrics.recording.level STRING INFO | ottla.http.port serves the metrics.
+    metrics.sample.window.ms LONG 30000 >=1 | ottla.http.port serves the metrics.
+    *num.io.threads INT 8 >=1 | a broker has one event loop.
+    *num.network.threads INT 3 >=1 | a broker has one event loop.
+    num.replica.alter.log.dirs.threads INT - | moves between directories run on the event loop.
+    *num.replica.fetchers INT 1 | one fetcher for each leader's broker.
+    producer.purgatory.purge.interval.requests INT 1000 | a completed operation leaves the purgatory at once.
+    queued.max.requests INT 500 >=1 | queued.max.request.bytes bounds the requests in progress.
+    replica.socket.receive.buffer.bytes INT 65536 | left to the system.
+    reserved.broker.max.id INT 1000 >=0 | broker.id must be set, and any number is allowed.
+    socket.connection.setup.timeout.max.ms LONG 30000 | other time-outs bound connections between brokers.
+    socket.connection.setup.timeout.ms LONG 10000 | other time-outs bound connections between brokers.
+    telemetry.max.bytes INT 1048576 >=1 | clients push no metrics to brokers in ZooKeeper mode.
+    zookeeper.max.in.flight.requests INT 10 >=1 | reads in bulk have a bound of their own.
 """
 
 _ASSIGNORS = ",".join(
     f"org.apache.kafka.coordinator.group.assignor.{x}Assignor" for x in ("Uniform", "Range")
 )
-_INERT_DOC = "Accepted, and without effect in Ottla."
 _INERT = (
-    *config_table(_WITHOUT_EFFECT, _INERT_DOC),
-    ConfigKey("group.consumer.assignors", ConfigType.LIST, _ASSIGNORS, _INERT_DOC),
+    *inert_config_table(_WITHOUT_EFFECT),
+    ConfigKey("group.consumer.assignors", ConfigType.LIST, _ASSIGNORS, f"{NO_EFFECT}: KIP-848 needs KRaft."),
 )
 
 WITHOUT_EFFECT = frozenset(key.name for key in (*_INERT, *INERT_SECURITY_CONFIGS))

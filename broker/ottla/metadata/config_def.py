@@ -11,7 +11,7 @@ import enum
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Final, Protocol
@@ -174,10 +174,13 @@ _NAMED_RULES: Final = {
 _NAMED_DEFAULTS: Final = {"-": None, '""': "", "INT_MAX": str(2**31 - 1), "LONG_MAX": str(2**63 - 1)}
 
 
-def config_table(rows: str, doc: str = "") -> Iterator[ConfigKey]:
+NO_EFFECT: Final = "Accepted without effect in Ottla"
+
+
+def config_table(rows: str) -> Iterator[ConfigKey]:
     """The keys of a table. A row has a name (after a * if the setting is dynamic), a type, a default (- for
-    none, "" for an empty text), often a rule, and after `|` the doc, if it is not that of all rows. A line
-    that begins with `|` continues the doc; one that begins with # is a heading.
+    none, "" for an empty text), often a rule, and after `|` the doc. A line that begins with `|` continues
+    the doc; one that begins with # is a heading.
 
     A rule is >=low, low..high, a list of words, or the name of a rule of this module.
     """
@@ -190,10 +193,15 @@ def config_table(rows: str, doc: str = "") -> Iterator[ConfigKey]:
             name.removeprefix("*"),
             ConfigType[kind],
             _NAMED_DEFAULTS.get(default, default),
-            " ".join(texts) or doc,
+            " ".join(texts),
             _rule(*rule) if rule else None,
             dynamic=name.startswith("*"),
         )
+
+
+def inert_config_table(rows: str) -> Iterator[ConfigKey]:
+    """The keys of a table of settings without effect; the doc of a row is the reason."""
+    return (replace(key, doc=f"{NO_EFFECT}: {key.doc}") for key in config_table(rows))
 
 
 def _rule(text: str) -> Rule:

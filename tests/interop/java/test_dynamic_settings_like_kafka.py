@@ -1,4 +1,5 @@
-"""Which settings a running broker takes, and how it refuses the others: judged by Kafka's own class."""
+"""Which settings a running broker takes, and how it refuses the others: judged by Kafka's own class.
+The page of settings has the names of all of Kafka's settings."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from bench.apache_kafka import kafka_classpath
 from ottla.metadata.broker_config_table import BROKER_CONFIGS, PER_BROKER, QUOTA_CONFIGS
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.dynamic_broker_config import ConfigRejected, DynamicBrokerConfig
+from references.settings import DIFFERENCES, NOT_IN_TABLE, pages
 from tests.oracles import JAVA, java, needs_kafka_jars
 
 NOT_SERVED = frozenset(
@@ -63,6 +65,17 @@ def test_dynamic_settings_and_their_scope_are_kafkas(
     assert {name: "per-broker" if name in PER_BROKER else "cluster-wide" for name in dynamic} == theirs
     assert {row[1] for row in oracle_rows if row[0] == "mode"} >= NOT_SERVED
     assert not {name for name in QUOTA_CONFIGS.keys if name in theirs}, "neither has these in its table"
+
+
+def test_the_page_of_settings_has_each_of_kafkas(oracle_rows: list[list[str]]) -> None:
+    theirs = {
+        row[2] for row in oracle_rows if row[0] == "verdict" and not row[2].startswith("listener.name.")
+    }
+    theirs -= {line.split()[1] for line in CASES.splitlines() if line} - BROKER_CONFIGS.keys.keys()
+    assert set(NOT_IN_TABLE) | BROKER_CONFIGS.keys.keys() == theirs
+    assert not set(NOT_IN_TABLE) & BROKER_CONFIGS.keys.keys()
+    page = pages()["settings.md"]
+    assert all(f"| `{name}` |" in page for name in theirs | DIFFERENCES.keys())
 
 
 def test_each_setting_is_accepted_or_rejected_as_in_kafka_also_for_a_listener(

@@ -56,28 +56,45 @@ class ClientConfig(Settings):
     """Settings of all clients."""
 
     bootstrap_servers: tuple[tuple[str, int], ...] = setting((), addresses)
+    """host:port of some brokers, from which the client learns the others."""
     client_id: str = setting("", text)
+    """The name of this client in quotas, metrics and logs of brokers."""
     request_timeout_ms: int = setting(30_000, integer())
+    """How long to wait for a response before the request counts as failed."""
     retry_backoff_ms: int = setting(100, _milliseconds)
+    """First pause before a request is repeated; it doubles with each failure."""
     retry_backoff_max_ms: int = setting(1_000, _milliseconds)
+    """Longest pause before a request is repeated."""
     reconnect_backoff_ms: int = setting(50, _milliseconds)
+    """First pause before a new connection to the same broker; it doubles with each failure."""
     reconnect_backoff_max_ms: int = setting(1_000, _milliseconds)
+    """Longest pause before a new connection to the same broker."""
     socket_connection_setup_timeout_ms: int = setting(10_000, _milliseconds)
+    """First time-out of a connection attempt; it doubles with each failure."""
     socket_connection_setup_timeout_max_ms: int = setting(30_000, _milliseconds)
+    """Longest time-out of a connection attempt."""
     client_dns_lookup: str = setting(
         "use_all_dns_ips", one_of("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")
     )
+    """Whether all addresses of a name are tried, or a bootstrap name is replaced by its canonical names."""
     send_buffer_bytes: int = setting(-1, integer(-1))
+    """SO_SNDBUF of connections; -1 for the default of the operating system."""
     receive_buffer_bytes: int = setting(-1, integer(-1))
     """-1 for the default of the operating system, which is better than those of Kafka, 128 and 64 KiB."""
     connections_max_idle_ms: int = setting(540_000, integer(-1, INT64_MAX))
+    """A connection that was idle this long is closed."""
     metadata_max_age_ms: int = setting(300_000, _milliseconds)
+    """Age at which metadata is requested again without a cause."""
     metadata_recovery_strategy: str = setting("none", one_of("none", "rebootstrap"))
+    """Whether the client begins with bootstrap.servers again when no known broker is reachable."""
     default_api_timeout_ms: int = setting(60_000, integer())
+    """Time-out of calls that have none of their own."""
     metric_reporters: tuple[Any, ...] = setting((), items)
     """MetricsReporter objects; names of Java classes are ignored."""
     metrics_num_samples: int = setting(2, _positive)
+    """The number of windows of a rate."""
     metrics_sample_window_ms: int = setting(30_000, _positive)
+    """The length of a window."""
 
     sasl_oauth_token_provider: Any = setting(None, _token_provider)
     """Ours, not Kafka's: the application's own tokens for OAUTHBEARER, as a function or a coroutine function
@@ -113,6 +130,7 @@ class AdminConfig(ClientConfig):
     """Settings of the admin client."""
 
     client_id: str = setting("adminclient-ottla", text)
+    """The name of this client in quotas, metrics and logs of brokers."""
     retries: int = setting(2**31 - 1, integer())
     """The number of retries of an item, within default.api.timeout.ms."""
 
@@ -139,14 +157,21 @@ class ProducerConfig(ClientConfig):
     acks: int = setting(ACKS_ALL, _acks)
     """-1 (all in-sync replicas), 0 or 1."""
     enable_idempotence: bool = setting(True, boolean)
+    """Each record is written once and in order, though requests are repeated."""
     retries: int = setting(2**31 - 1, integer())
+    """How often a batch is sent again, within delivery.timeout.ms."""
     max_in_flight_requests_per_connection: int = setting(5, _positive)
+    """Requests to a broker that wait for their responses at a time; at most 5 with idempotence."""
     delivery_timeout_ms: int = setting(120_000, integer())
+    """Time from `send` until a record is acknowledged or fails."""
     max_block_ms: int = setting(60_000, _milliseconds)
+    """How long `send` waits for metadata and for memory."""
     linger_ms: int = setting(0, _milliseconds)
+    """How long a batch waits for further records."""
     batch_size: int = setting(16_384, integer())
     """Bytes, before compression."""
     buffer_memory: int = setting(32 * 1024 * 1024, integer(0, INT64_MAX))
+    """Bytes of records that wait to be sent."""
     buffer_memory_per_topic: int = setting(-1, integer(-1, INT64_MAX))
     """Ours, not Kafka's: bytes of buffer.memory that the records of one topic may take. -1: no more than is
     free, so that topics that stand still always leave room for another one: half of buffer.memory for one of
@@ -156,23 +181,36 @@ class ProducerConfig(ClientConfig):
     """Ours: whether `send` to a topic that holds all it may waits for max.block.ms, or raises
     BufferExhaustedError at once. Sends to other topics continue in both cases."""
     max_request_size: int = setting(1024 * 1024, integer())
+    """Largest request, and so largest record, in bytes before compression."""
     compression_type: str = setting("none", one_of("none", "gzip", "snappy", "lz4", "zstd"))
+    """Codec of batches."""
     compression_gzip_level: int = setting(DEFAULT_LEVEL[Codec.GZIP], _gzip_level)
+    """Level of gzip."""
     compression_lz4_level: int = setting(DEFAULT_LEVEL[Codec.LZ4], integer(1, 17))
+    """Level of lz4."""
     compression_zstd_level: int = setting(DEFAULT_LEVEL[Codec.ZSTD], integer(-131_072, 22))
+    """Level of zstd."""
     partitioner: Any = setting(None, anything)
     """A name of `partitioners.BY_NAME`, or a function of (topic, key, value, number of partitions)."""
     partitioner_class: Any = setting(None, plugin("partition", known=BY_JAVA_CLASS, functions=True))
     """In its place: an object whose `partition` is such a function, its class, or the class's dotted name; or
     the name of one of Java's own partitioners. `close`, if it has one, is called when the producer stops."""
     partitioner_ignore_keys: bool = setting(False, boolean)
+    """The default partitioner does not place records by their keys."""
     partitioner_adaptive_partitioning_enable: bool = setting(True, boolean)
+    """The default partitioner prefers partitions of brokers that respond fast."""
     partitioner_availability_timeout_ms: int = setting(0, _milliseconds)
+    """A partition whose broker has not responded for this long gets no records without key; 0: never."""
     metadata_max_idle_ms: int = setting(300_000, integer(5_000, INT64_MAX))
+    """A topic that was unused for this long is forgotten."""
     transactional_id: str | None = setting(None, optional_text)
+    """Makes the producer transactional, and fences an older producer of this id."""
     transaction_timeout_ms: int = setting(60_000, integer())
+    """After this time the coordinator aborts an open transaction."""
     key_serializer: Any = setting(None, anything)
+    """A function or a Serializer that makes bytes of keys."""
     value_serializer: Any = setting(None, anything)
+    """The same for values."""
     interceptor_classes: tuple[Any, ...] = setting((), plugins("on_send", "on_acknowledgement"))
     """Each is a `ProducerInterceptor`, the class of one, or its dotted name."""
     interceptors: tuple[Any, ...] = setting((), items)

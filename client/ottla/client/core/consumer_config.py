@@ -68,44 +68,64 @@ class ConsumerConfig(ClientConfig):
     """Settings of the consumer."""
 
     group_id: str | None = setting(None, optional_text)
+    """The consumer group. Without one, partitions are assigned by the application."""
     group_instance_id: str | None = setting(None, optional_text)
+    """Makes the consumer a static member, which keeps its partitions through a restart."""
     group_ephemeral: bool = setting(False, boolean)
     """Not in Kafka: a group that assigns partitions, stores no offsets, and is deleted with its last member.
     Assigned partitions are read from auto.offset.reset."""
     group_protocol: str = setting("classic", one_of("classic"))
+    """The group protocol; `consumer` (KIP-848) needs KRaft."""
     session_timeout_ms: int = setting(45_000, _positive)
+    """A member that sends no heartbeat for this long is removed from the group."""
     heartbeat_interval_ms: int = setting(3_000, _positive)
+    """Interval of heartbeats."""
     max_poll_interval_ms: int = setting(300_000, _positive)
+    """A member that does not poll for this long leaves the group."""
     max_poll_records: int = setting(500, _positive)
+    """The most records that one poll returns."""
     partition_assignment_strategy: tuple[Any, ...] = setting(("range", "cooperative-sticky"), _strategies)
     """Names in `assignors.BY_NAME`, and assignors of users: objects, classes, or dotted names of classes."""
     enable_auto_commit: bool = setting(True, boolean)
     """Disabled without a group.id; enabling it then is an error."""
     auto_commit_interval_ms: int = setting(5_000, integer())
+    """Interval of automatic commits."""
     auto_offset_reset: str = setting("latest", one_of("latest", "earliest", "none"))
+    """Where to start without a committed offset, or if it is out of range."""
     auto_offset_reset_new_partitions: str = setting("earliest", one_of("earliest", "latest", "none"))
     """Where to start in partitions and topics that were created after the consumer, or its group, subscribed,
     and that have no committed offset (KIP-842; the name is that of KIP-1327). Kafka 3.9 uses
     auto.offset.reset there: with latest, records that were written before the consumer discovered the
     partition are skipped. If auto.offset.reset is none, the default is none."""
     isolation_level: str = setting("read_uncommitted", one_of(*ISOLATION_LEVELS))
+    """Whether records of open and aborted transactions are returned."""
     client_rack: str = setting("", text)
+    """The rack of this client: it reads from a replica there, if the brokers select so."""
     fetch_min_bytes: int = setting(1, integer())
+    """The broker waits for this many bytes, within fetch.max.wait.ms."""
     fetch_max_bytes: int = setting(50 * 1024 * 1024, integer())
     """Limits one response together with the buffered records of that broker. A larger batch is still
     returned, alone."""
     fetch_max_wait_ms: int = setting(500, integer())
+    """How long the broker waits for fetch.min.bytes."""
     max_partition_fetch_bytes: int = setting(1024 * 1024, integer())
+    """Bytes of one partition in a response; a larger batch is still returned."""
     check_crcs: bool = setting(True, boolean)
+    """Verify the checksum of batches."""
     exclude_internal_topics: bool = setting(True, boolean)
+    """A pattern does not select internal topics."""
     allow_auto_create_topics: bool = setting(True, boolean)
+    """Brokers may create a missing topic that is subscribed to."""
     key_deserializer: Any = setting(None, anything)
+    """A function or a Deserializer that makes keys of bytes."""
     value_deserializer: Any = setting(None, anything)
+    """The same for values."""
     interceptor_classes: tuple[Any, ...] = setting((), plugins("on_consume", "on_commit"))
     """Each is a `ConsumerInterceptor`, the class of one, or its dotted name."""
     interceptors: tuple[Any, ...] = setting((), items)
     """Objects that are called after those of interceptor.classes."""
     leave_group_on_close: bool = setting(True, boolean)
+    """A member that is closed leaves the group at once; static members never do."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

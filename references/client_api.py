@@ -1,33 +1,22 @@
-"""Makes docs/reference/client-api.md of signatures and docstrings: `python -m tests.api_reference --write`.
-
-A test compares the page with the generated text.
-"""
+"""client-api.md: the client library, from signatures and docstrings."""
 
 from __future__ import annotations
 
 import inspect
 import re
-import sys
 from collections.abc import Iterator
-from dataclasses import fields
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from ottla.client import errors
-from ottla.client.core.config import ClientConfig, ProducerConfig
-from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.error_kinds import BrokerError
 from ottla.client.errors_by_code import BY_CODE
-
-PAGE = Path(__file__).parents[1] / "docs/reference/client-api.md"
 
 HEAD = """\
 # API reference of the client
 
-Made from the code by `python -m tests.api_reference --write`; do not edit it here.
-[The client library](../guides/client.md) describes what the calls are for, the
-[tutorial](../tutorials/client.md) where to begin.
+[The guide](../guides/client.md) describes what the calls are for, the [tutorial](../tutorials/client.md) where to begin.
+The settings have a [page of their own](client-settings.md).
 """
 
 CLASSES = (
@@ -63,18 +52,9 @@ CLASSES = (
 )
 
 
-def page() -> str:
-    parts = [HEAD, *(class_part(path) for path in CLASSES), "# Settings\n"]
-    parts += [
-        settings_part(*each)
-        for each in (
-            ("All clients", ClientConfig),
-            ("Producers", ProducerConfig),
-            ("Consumers", ConsumerConfig),
-        )
-    ]
-    parts.append(errors_part())
-    return "\n".join(parts)
+def pages() -> dict[str, str]:
+    parts = [HEAD, *(class_part(path) for path in CLASSES), errors_part()]
+    return {"client-api.md": "\n".join(parts)}
 
 
 def class_part(path: str) -> str:
@@ -107,6 +87,7 @@ def public(offered: type) -> Iterator[tuple[str, Any]]:
 
 def member(name: str, found: Any, called: str | None = None) -> list[str]:
     if isinstance(found, property):
+        assert found.fget is not None
         returned = inspect.signature(found.fget).return_annotation
         return [f"### `{name}: {returned}`\n", documentation(found), ""]
     call = getattr(found, "__func__", found)
@@ -132,21 +113,6 @@ def documentation(found: Any) -> str:
     return inspect.getdoc(found) or "" if getattr(found, "__doc__", None) else ""
 
 
-def settings_part(title: str, config: type[ClientConfig]) -> str:
-    inherited = set() if config is ClientConfig else {each.name for each in fields(ClientConfig)}
-    own = [each for each in fields(config) if "parse" in each.metadata and each.name not in inherited]
-    rows = [f"| `{each.name.replace('_', '.')}` | {default(each.default)} |" for each in own]
-    return "\n".join([f"## {title}\n", "| key | default |", "|---|---|", *rows, ""])
-
-
-def default(value: object) -> str:
-    if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
-    if isinstance(value, tuple):
-        value = ",".join(map(str, value))
-    return "" if value in (None, "") else f"`{value}`"
-
-
 def errors_part() -> str:
     """What codes stand for, and then what none does."""
     own = [
@@ -161,16 +127,9 @@ def errors_part() -> str:
         *(error_row(found, "") for found in own),
     ]
     table = ["| class | Kafka's code | try again? | |", "|---|---|---|---|", *rows]
-    return "\n".join(["# Errors\n", documentation(errors), "", *table, ""])
+    return "\n".join(["## Errors\n", documentation(errors), "", *table, ""])
 
 
 def error_row(found: type[errors.ClientError], code: str) -> str:
     meaning = " ".join(documentation(found).split())
     return f"| `{found.__name__}` | {code} | {'yes' if found.retriable else ''} | {meaning} |"
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(page())
-    else:
-        sys.stdout.write(page())

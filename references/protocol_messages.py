@@ -1,15 +1,12 @@
-"""Makes docs/reference/protocol-messages.md of message classes: `python -m tests.protocol_reference --write`.
+"""protocol-messages.md: every message and field, from the message classes.
 
-A test compares the page with the generated text; tests/interop/java/test_protocol_table.py compares the
-classes with Kafka's own definitions.
+tests/interop/java/test_protocol_table.py compares the classes with Kafka's own definitions.
 """
 
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from uuid import UUID
 
 from ottla.protocol import messages
@@ -25,18 +22,15 @@ from ottla.protocol.types import (
     fields_of,
 )
 
-PAGE = Path(__file__).parents[1] / "docs/reference/protocol-messages.md"
-
 HEAD = """\
 # The protocol's messages
 
-Made from the classes of `ottla.protocol.messages` by `python -m tests.protocol_reference --write`; do not
-edit it here. [Single requests](../guides/client-requests.md) describes how to send them.
+The classes of `ottla.protocol.messages`. The [guide](../guides/client-requests.md) describes how to send them.
 
 A message is made with keywords, and a field that is left out has its default:
 `MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="orders")])`. The structs inside a message
 are attributes of its class. `topics[].name` is the field `name` of each struct in the list `topics`. Error
-codes are those of the [table of errors](client-api.md#errors).
+codes are those of the [table of errors](errors.md#error-codes).
 
 - **type** on the wire: intN is a whole number of N bits, uuid a `uuid.UUID`, records are batches as bytes
 - **versions** of the message that carry the field; in the others it reads as its default, and can be encoded
@@ -47,10 +41,10 @@ codes are those of the [table of errors](client-api.md#errors).
 """
 
 
-def page() -> str:
+def pages() -> dict[str, str]:
     parts = [HEAD, *contents(), *(api_part(key) for key in ApiKey), "## Without an API key\n"]
     parts += [message_part(kind) for kind in found() if kind.api_key < 0]
-    return "\n".join(parts)
+    return {"protocol-messages.md": "\n".join(parts)}
 
 
 def found() -> list[type[Message]]:
@@ -147,10 +141,3 @@ def default(field: Field) -> str:
     if value == "" or value == b"" or value == []:
         return "empty"
     return f"`{value}`"
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(page())
-    else:
-        sys.stdout.write(page())
