@@ -43,6 +43,11 @@ def kubectl_ottla() -> None:
     _run("kubectl ottla", "ottla_operator.kubectl.command", "operator")
 
 
+def kubectl_complete_ottla() -> None:
+    """The console script `kubectl_complete-ottla`, which kubectl runs to complete `kubectl ottla`."""
+    _run("kubectl_complete-ottla", "ottla_operator.kubectl.completion", "operator")
+
+
 def ottla_pipeline() -> None:
     """The console script `ottla-pipeline`."""
     _run("ottla-pipeline", "ottla_pipeline.command", "pipeline")

@@ -50,6 +50,8 @@ class UpSession:
         self.data = directory / "data"
         self.port = free_ports(ports)
         self.lines: list[str] = []
+        self.environment: dict[str, str] | None = None
+        """Of the next start: None is that of this process."""
         self.process: subprocess.Popen[str] | None = None
         self._collector: threading.Thread | None = None
         self._read = 0
@@ -112,7 +114,11 @@ class UpSession:
     def start(self) -> None:
         self._read = len(self.lines)
         self.process = subprocess.Popen(
-            self.command(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            self.command(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self.environment,
         )
         self._collector = threading.Thread(target=self._collect, args=(self.process,), daemon=True)
         self._collector.start()

@@ -13,7 +13,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ottla.cli.output import as_json, done, show, table
-from ottla.cli.session import Refused, Session, cluster_command, key_values
+from ottla.cli.session import (
+    Refused,
+    Session,
+    cluster_command,
+    complete_topics,
+    key_values,
+)
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import ElectionType, LogDirDescription, Results, TopicPartition
 from ottla.client.errors import (
@@ -169,7 +175,7 @@ def moves(session: Session) -> None:
 
 
 @cluster.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("targets", metavar="PARTITION=BROKER,BROKER…", nargs=-1, required=True)
 @click.option("--wait", is_flag=True, help="Wait until the reassignment has completed.")
 @cluster_command

@@ -25,7 +25,14 @@ from ottla.cli import record_filters
 from ottla.cli.record_filters import BadFilter, RecordFilter
 from ottla.cli.record_formats import FORMATS, DecodedRecord, Formatter, header_line, make_formatter
 from ottla.cli.record_values import READ_FORMATS, Read, reader, registry_client, registry_options
-from ottla.cli.session import Refused, Session, cluster_command, key_values
+from ottla.cli.session import (
+    Refused,
+    Session,
+    cluster_command,
+    complete_groups,
+    complete_topics,
+    key_values,
+)
 from ottla.client.admin import AdminClient
 from ottla.client.consumer import Consumer
 from ottla.client.core.consumer_config import ISOLATION_LEVELS
@@ -40,9 +47,13 @@ Offsets = dict[TopicPartition, int]
 
 
 @click.command(short_help="Read topics.")
-@click.argument("topics", metavar="TOPIC…", nargs=-1)
+@click.argument("topics", metavar="TOPIC…", nargs=-1, shell_complete=complete_topics)
 @click.option("--pattern", metavar="REGEX", help="Read the topics whose names match.")
-@click.option("--group", help="Read as a member of this group, and commit offsets of printed records.")
+@click.option(
+    "--group",
+    help="Read as a member of this group, and commit offsets of printed records.",
+    shell_complete=complete_groups,
+)
 @click.option(
     "--from",
     "start",

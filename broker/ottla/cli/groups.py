@@ -14,7 +14,14 @@ import click
 
 from ottla.cli.group_resets import Reset, new_offsets, parse_reset, parse_topic, partitions_of, write_csv
 from ottla.cli.output import as_json, by_topic, done, show, table
-from ottla.cli.session import Refused, Session, Unreachable, cluster_command
+from ottla.cli.session import (
+    Refused,
+    Session,
+    Unreachable,
+    cluster_command,
+    complete_groups,
+    complete_topics,
+)
 from ottla.client.admin import AdminClient, Results
 from ottla.client.admin_types import GroupDescription, TopicPartition
 from ottla.metadata.store import MetadataStore, StoreError
@@ -60,7 +67,7 @@ def list_(session: Session, states: tuple[str, ...], zookeeper: str | None) -> N
 
 
 @groups.command()
-@click.argument("names", metavar="[GROUP]…", nargs=-1)
+@click.argument("names", metavar="[GROUP]…", nargs=-1, shell_complete=complete_groups)
 @_ALL_GROUPS
 @click.option("--members", "part", flag_value="members", help="Only the members.")
 @click.option("--offsets", "part", flag_value="partitions", help="Only offsets, lag and owners by partition.")
@@ -223,7 +230,13 @@ def _partition_rows(
 
 @groups.command()
 @click.argument("words", metavar="[GROUP] [TOPIC[:PARTITION,…]]…", nargs=-1)
-@click.option("--group", "names", multiple=True, help="A group, instead of GROUP; repeatable.")
+@click.option(
+    "--group",
+    "names",
+    multiple=True,
+    help="A group, instead of GROUP; repeatable.",
+    shell_complete=complete_groups,
+)
 @_ALL_GROUPS
 @click.option(
     "--to",
@@ -336,8 +349,10 @@ def reset(
 
 
 @groups.command("delete-offsets")
-@click.argument("group")
-@click.argument("topics", metavar="TOPIC[:PARTITION,…]…", nargs=-1, required=True)
+@click.argument("group", shell_complete=complete_groups)
+@click.argument(
+    "topics", metavar="TOPIC[:PARTITION,…]…", nargs=-1, required=True, shell_complete=complete_topics
+)
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @cluster_command
 def delete_offsets(session: Session, group: str, topics: tuple[str, ...], yes: bool) -> None:
@@ -355,7 +370,7 @@ def delete_offsets(session: Session, group: str, topics: tuple[str, ...], yes: b
 
 
 @groups.command()
-@click.argument("names", metavar="[GROUP]…", nargs=-1)
+@click.argument("names", metavar="[GROUP]…", nargs=-1, shell_complete=complete_groups)
 @_ALL_GROUPS
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @cluster_command

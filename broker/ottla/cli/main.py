@@ -21,6 +21,7 @@ _COMMANDS: Final = {
     "acls": "acls",
     "broker": "broker",
     "cluster": "cluster",
+    "completion": "completion",
     "configs": "configs",
     "consume": "consume",
     "dev": "dev",

@@ -19,7 +19,12 @@ from typing import IO, Any, Final
 import click
 
 from ottla.cli.output import as_json, show
-from ottla.cli.session import Session, cluster_command, key_values
+from ottla.cli.session import (
+    Session,
+    cluster_command,
+    complete_topics,
+    key_values,
+)
 from ottla.client.blocking import Producer
 from ottla.client.consumer import Consumer
 from ottla.client.core.types import RecordMetadata, TopicPartition
@@ -91,7 +96,7 @@ def perf() -> None:
 
 
 @perf.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option("--records", type=click.IntRange(min=1), required=True, help="The number of records to write.")
 @click.option("--size", type=click.IntRange(min=1), help="Bytes of each value, which is random letters.")
 @click.option("--payload-file", type=click.File("rb"), help="Values from a file, in a random order.")
@@ -256,7 +261,7 @@ def _print_metrics(session: Session, metrics: dict[str, float]) -> None:
 
 
 @perf.command()
-@click.argument("topics", metavar="TOPIC…", nargs=-1, required=True)
+@click.argument("topics", metavar="TOPIC…", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("--records", type=click.IntRange(min=1), required=True, help="The number of records to read.")
 @click.option("--group", help="Default: a new one.")
 @click.option("--from-latest", is_flag=True, help="A new group begins at the end, not at the beginning.")
@@ -347,7 +352,7 @@ async def _read(
 
 
 @perf.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option(
     "--records", type=click.IntRange(min=1), required=True, help="The number of records, one after the other."
 )

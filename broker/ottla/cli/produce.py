@@ -28,7 +28,13 @@ from ottla.cli.record_values import (
     schema_writer,
     writer,
 )
-from ottla.cli.session import Refused, Session, cluster_command, key_values
+from ottla.cli.session import (
+    Refused,
+    Session,
+    cluster_command,
+    complete_topics,
+    key_values,
+)
 from ottla.client.blocking import Producer
 from ottla.client.core.types import ProducerRecord
 from ottla.client.errors import SerializationError
@@ -46,7 +52,7 @@ Header = tuple[str, bytes | None]
 
 
 @click.command(short_help="Write lines, JSON, CSV or files to a topic.")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("files", nargs=-1, type=click.File("rb"))
 @click.option("--key-separator", metavar="TEXT", help="The separator of key and value in a line.")
 @click.option(

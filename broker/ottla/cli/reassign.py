@@ -13,7 +13,12 @@ from ottla.cli import reassignment_plan
 from ottla.cli.cluster import moves, wait_for_reassignments
 from ottla.cli.output import as_json, show, table
 from ottla.cli.reassignment_plan import BadPlan, Plan
-from ottla.cli.session import Refused, Session, cluster_command
+from ottla.cli.session import (
+    Refused,
+    Session,
+    cluster_command,
+    complete_topics,
+)
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import ReplicaLogDirs, TopicPartition, TopicPartitionReplica
 from ottla.client.errors import ReplicaNotAvailableError
@@ -37,7 +42,7 @@ reassign.add_command(moves, "list")
 
 
 @reassign.command()
-@click.argument("topics", metavar="TOPIC…", nargs=-1)
+@click.argument("topics", metavar="TOPIC…", nargs=-1, shell_complete=complete_topics)
 @click.option("--file", type=click.File("r"), help='A file with topics: {"topics": [{"topic": …}]}.')
 @click.option("--brokers", metavar="ID,ID…", help="The target brokers. Default: all.")
 @click.option("--ignore-racks", is_flag=True, help="Ignore racks, as when only some brokers have one.")

@@ -7,7 +7,7 @@ Exit codes: 0 success; 1 the cluster rejected the request, with Kafka's error; 2
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
@@ -24,6 +24,7 @@ from ottla.protocol.errors import KafkaError
 from ottla.security.clients import ClientSecurity
 
 _PORT = 9092
+_COMPLETION_S = 1.0
 _LOCAL = [("localhost", _PORT)]
 _SECURITY = ("security.protocol", "sasl.", "ssl.")
 
@@ -221,6 +222,39 @@ def cluster_command(command: Callable[..., None]) -> Callable[..., None]:
         command(session, *args, **kwargs)
 
     return with_session
+
+
+def _names(
+    ctx: click.Context, incomplete: str, ask: Callable[[AdminClient], Coroutine[Any, Any, Iterable[str]]]
+) -> list[str]:
+    """Names for a shell's completion, from the cluster of an unfinished command line. None without an answer:
+    a completion must neither wait nor print errors."""
+    try:
+        config: Config = ctx.params.get("command_config") or Config(_LOCAL)
+        bootstrap = ctx.params.get("bootstrap") or config.bootstrap
+        names = Session(bootstrap, "json", _COMPLETION_S, config.properties).admin(ask)
+    except Exception:
+        return []
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def complete_topics(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """`shell_complete` of a parameter for topics."""
+
+    async def ask(admin: AdminClient) -> Iterable[str]:
+        return await admin.list_topics()
+
+    return _names(ctx, incomplete, ask)
+
+
+def complete_groups(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """`shell_complete` of a parameter for consumer groups."""
+
+    async def ask(admin: AdminClient) -> Iterable[str]:
+        listed = await admin.list_groups()
+        return [group.group_id for groups in listed.values() for group in groups]
+
+    return _names(ctx, incomplete, ask)
 
 
 def key_values(items: tuple[str, ...], what: str) -> dict[str, str]:

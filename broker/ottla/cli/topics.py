@@ -11,7 +11,13 @@ from uuid import UUID
 import click
 
 from ottla.cli.output import as_json, done, show, table
-from ottla.cli.session import Refused, Session, cluster_command, key_values
+from ottla.cli.session import (
+    Refused,
+    Session,
+    cluster_command,
+    complete_topics,
+    key_values,
+)
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import (
     ConfigEntry,
@@ -62,7 +68,7 @@ _HEALTH: Final = ("under_replicated", "unavailable", "under_min_isr", "at_min_is
 
 
 @topics.command()
-@click.argument("names", metavar="TOPIC…", nargs=-1)
+@click.argument("names", metavar="TOPIC…", nargs=-1, shell_complete=complete_topics)
 @click.option("--id", "topic_id", type=click.UUID, help="The topic with this id.")
 @click.option("--with-settings", is_flag=True, help="Only topics that have settings of their own.")
 @click.option("--under-replicated", is_flag=True, help="Partitions with replicas out of sync.")
@@ -186,7 +192,7 @@ def _show_topics(session: Session, found: _Topics) -> None:
 
 
 @topics.command()
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @click.option("--partitions", type=click.IntRange(min=1), default=None, help="Default: the brokers'.")
 @click.option("--replicas", type=click.IntRange(min=1), default=None, help="Default: the brokers'.")
 @click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="A setting of the topic.")
@@ -236,7 +242,7 @@ def _assignment(text: str) -> list[list[int]]:
 
 
 @topics.command()
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @click.argument("partitions", type=click.IntRange(min=1))
 @click.option("--assignment", metavar="ID:ID,…", help=f"{_ASSIGNMENT} Only of the new partitions.")
 @cluster_command
@@ -256,7 +262,7 @@ def grow(session: Session, name: str, partitions: int, assignment: str | None) -
 
 
 @topics.command()
-@click.argument("names", metavar="TOPIC…", nargs=-1, required=True)
+@click.argument("names", metavar="TOPIC…", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("--if-exists", is_flag=True, help="Succeed if a topic does not exist.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @cluster_command
@@ -277,7 +283,7 @@ def delete(session: Session, names: tuple[str, ...], if_exists: bool, yes: bool)
 
 
 @topics.command()
-@click.argument("names", metavar="TOPIC[:PARTITION]…", nargs=-1)
+@click.argument("names", metavar="TOPIC[:PARTITION]…", nargs=-1, shell_complete=complete_topics)
 @click.option(
     "--at",
     default="latest",
@@ -343,7 +349,7 @@ async def _partitions(admin: AdminClient, names: tuple[str, ...], internal: bool
 
 
 @topics.command("truncate")
-@click.argument("name", metavar="TOPIC", required=False)
+@click.argument("name", metavar="TOPIC", required=False, shell_complete=complete_topics)
 @click.argument("before", metavar="PARTITION=OFFSET…", nargs=-1)
 @click.option(
     "--file",

@@ -13,7 +13,12 @@ from typing import Any, Final
 import click
 
 from ottla.cli.output import as_json, done, show, table
-from ottla.cli.session import Refused, Session, cluster_command
+from ottla.cli.session import (
+    Refused,
+    Session,
+    cluster_command,
+    complete_topics,
+)
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import ProducerState, Results, TopicPartition, TransactionDescription
 from ottla.client.errors import TransactionalIdNotFoundError
@@ -90,7 +95,7 @@ def describe(session: Session, transactional_id: str) -> None:
 
 
 @transactions.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @_partition
 @click.option("--broker", type=int, help="Query this replica. Default: the leaders.")
 @cluster_command
@@ -129,7 +134,7 @@ def _producer(state: ProducerState) -> dict[str, Any]:
 
 
 @transactions.command()
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=complete_topics)
 @_partition
 @click.option("--broker", type=int, help="Query this replica, for its partitions only.")
 @click.option(
@@ -224,7 +229,7 @@ async def _partitions(
 
 
 @transactions.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("partition", type=click.IntRange(min=0))
 @click.option("--start-offset", type=click.IntRange(min=0), help="The first offset of the transaction.")
 @click.option("--producer-id", type=int, help="The producer, with both epochs, instead of the offset.")

@@ -118,6 +118,16 @@ def _flag(ctx: click.Context, parameter: click.Parameter, value: str | None) -> 
         ctx.ensure_object(Kubectl).add_flag(str(parameter.name), value)
 
 
+def _clusters(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The clusters of the namespace, for a completion, which must neither wait nor print errors."""
+    try:
+        kubectl = ctx.find_object(Kubectl) or Kubectl()
+        names = kubectl.run("get", _PLURAL, "--output=name", "--request-timeout=1s").split()
+    except click.ClickException:
+        return []
+    return [name for _, _, name in (each.partition("/") for each in names) if name.startswith(incomplete)]
+
+
 def _global_flags(command: F) -> F:
     """Add the global flags to a command: kubectl accepts them before and after a command."""
     for name, more, text in (
@@ -139,7 +149,7 @@ def main(ctx: click.Context) -> None:
 
 @main.command()
 @_global_flags
-@click.argument("cluster", required=False)
+@click.argument("cluster", required=False, shell_complete=_clusters)
 @click.option("-A", "--all-namespaces", is_flag=True, help="A line for each cluster of all namespaces.")
 @click.option("-w", "--watch", is_flag=True, help="Refresh every two seconds, until Ctrl-C.")
 @click.pass_obj
@@ -188,7 +198,7 @@ def _console(kubectl: Kubectl, cluster: str) -> dict[str, Any] | None:
 
 @main.command()
 @_global_flags
-@click.argument("cluster")
+@click.argument("cluster", shell_complete=_clusters)
 @click.pass_obj
 def roll(kubectl: Kubectl, cluster: str) -> None:
     """Restart the brokers of CLUSTER one by one, or approve the rollout that waits for approval: of brokers,
@@ -218,7 +228,7 @@ def _revisions_due(status: Mapping[str, Any]) -> dict[str, str]:
 
 @main.command()
 @_global_flags
-@click.argument("cluster")
+@click.argument("cluster", shell_complete=_clusters)
 @click.option("--empty", "emptied", metavar="ID[,ID…]", help="Move every replica off these brokers.")
 @click.option(
     "--release", is_flag=True, help="Withdraw the request: emptied brokers may hold replicas again."
@@ -302,7 +312,7 @@ def plan(kubectl: Kubectl, files: Path, fail: str | None, output: str | None) ->
 
 @main.command()
 @_global_flags
-@click.argument("cluster")
+@click.argument("cluster", shell_complete=_clusters)
 @rebalance_options
 @click.pass_obj
 def rebalance(kubectl: Kubectl, /, cluster: str, **options: Any) -> None:
@@ -331,7 +341,7 @@ class _KubernetesRequests:
 
 @main.command()
 @_global_flags
-@click.argument("cluster")
+@click.argument("cluster", shell_complete=_clusters)
 @click.pass_obj
 def pause(kubectl: Kubectl, cluster: str) -> None:
     """Pause the reconciliation of CLUSTER: the operator observes it and changes nothing."""
@@ -341,7 +351,7 @@ def pause(kubectl: Kubectl, cluster: str) -> None:
 
 @main.command()
 @_global_flags
-@click.argument("cluster")
+@click.argument("cluster", shell_complete=_clusters)
 @click.pass_obj
 def resume(kubectl: Kubectl, cluster: str) -> None:
     """Resume the reconciliation of CLUSTER."""
@@ -378,7 +388,7 @@ def release(kubectl: Kubectl, all_namespaces: bool) -> None:
 
 @main.command()
 @_global_flags
-@click.argument("cluster")
+@click.argument("cluster", shell_complete=_clusters)
 @click.argument("broker", type=click.IntRange(min=0))
 @click.pass_obj
 def restart(kubectl: Kubectl, cluster: str, broker: int) -> None:
@@ -390,7 +400,7 @@ def restart(kubectl: Kubectl, cluster: str, broker: int) -> None:
 
 @main.command()
 @_global_flags
-@click.argument("cluster")
+@click.argument("cluster", shell_complete=_clusters)
 @click.argument("brokers", metavar="BROKER[,BROKER…]")
 @click.option("--now", is_flag=True, help="Even if partitions fall below min.insync.replicas.")
 @click.pass_obj
@@ -407,7 +417,7 @@ def fence(kubectl: Kubectl, cluster: str, brokers: str, now: bool) -> None:
 
 @main.command()
 @_global_flags
-@click.argument("cluster")
+@click.argument("cluster", shell_complete=_clusters)
 @click.pass_obj
 def unfence(kubectl: Kubectl, cluster: str) -> None:
     """Start all fenced brokers of CLUSTER again."""
@@ -417,7 +427,7 @@ def unfence(kubectl: Kubectl, cluster: str) -> None:
 
 @main.command()
 @_global_flags
-@click.argument("cluster")
+@click.argument("cluster", shell_complete=_clusters)
 @click.pass_obj
 def hibernate(kubectl: Kubectl, cluster: str) -> None:
     """Stop all brokers and ZooKeeper of CLUSTER, and keep all data."""
@@ -427,7 +437,7 @@ def hibernate(kubectl: Kubectl, cluster: str) -> None:
 
 @main.command()
 @_global_flags
-@click.argument("cluster")
+@click.argument("cluster", shell_complete=_clusters)
 @click.pass_obj
 def wake(kubectl: Kubectl, cluster: str) -> None:
     """Start a CLUSTER that hibernates."""
@@ -437,7 +447,7 @@ def wake(kubectl: Kubectl, cluster: str) -> None:
 
 @main.command()
 @_global_flags
-@click.argument("cluster")
+@click.argument("cluster", shell_complete=_clusters)
 @click.option("-f", "--follow", is_flag=True)
 @click.option("--since", default="10m", show_default=True, help="Only logs newer than this: 30s, 10m, 2h.")
 @click.option(
@@ -458,7 +468,7 @@ def logs(kubectl: Kubectl, cluster: str, follow: bool, since: str, component: st
 
 @main.command(context_settings={"ignore_unknown_options": True})
 @_global_flags
-@click.argument("cluster")
+@click.argument("cluster", shell_complete=_clusters)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def shell(kubectl: Kubectl, cluster: str, command: tuple[str, ...]) -> None:
@@ -486,7 +496,7 @@ def _in_broker(kubectl: Kubectl, cluster: str, *flags: str) -> list[str]:
 
 @main.command()
 @_global_flags
-@click.argument("cluster")
+@click.argument("cluster", shell_complete=_clusters)
 @click.argument("topics", metavar="[TOPIC…]", nargs=-1)
 @click.option("--all", "all_topics", is_flag=True, help="All topics that no resource manages.")
 @click.option("--hidden", is_flag=True, help="With --all: also topics whose name starts with _ or a dot.")
@@ -561,7 +571,7 @@ def _existing_topics(kubectl: Kubectl, cluster: str) -> list[ExistingTopic]:
 
 @main.command()
 @_global_flags
-@click.argument("cluster")
+@click.argument("cluster", shell_complete=_clusters)
 @click.option("--wait", is_flag=True, help="Wait until it is taken; fails when it fails.")
 @click.pass_obj
 def backup(kubectl: Kubectl, cluster: str, wait: bool) -> None:
@@ -586,7 +596,7 @@ def backup(kubectl: Kubectl, cluster: str, wait: bool) -> None:
 
 @main.command()
 @_global_flags
-@click.argument("cluster")
+@click.argument("cluster", shell_complete=_clusters)
 @click.option(
     "--from",
     "source",
@@ -629,7 +639,7 @@ def _backup_at(source: str, endpoint: str) -> bytes:
 
 @main.command()
 @_global_flags
-@click.argument("cluster")
+@click.argument("cluster", shell_complete=_clusters)
 @click.option(
     "--operator-namespace", default="ottla-system", show_default=True, help="The namespace of the operator."
 )
@@ -664,7 +674,7 @@ def report(kubectl: Kubectl, cluster: str, operator_namespace: str, file: Path |
 
 @main.command(name="convert")
 @_global_flags
-@click.argument("cluster", required=False)
+@click.argument("cluster", required=False, shell_complete=_clusters)
 @click.option("-f", "--filename", "files", multiple=True, help="A file; -: the input.")
 @click.option("--into", metavar="NAMESPACE", help="The namespace of the results. Default: that of Strimzi's.")
 @click.pass_obj

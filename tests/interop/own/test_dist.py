@@ -96,7 +96,7 @@ def _without_file(wheel: Path, sdist: Path) -> None:
     ("plant", "says"),
     [
         (_with_file, r"should not have \['ottla/left_over.txt'\]"),
-        (_without_file, r"lacks \['ottla-[^']*LICENSE'"),
+        (_without_file, r"lacks \['ottla-.*LICENSE'"),
     ],
 )
 def test_a_package_with_other_files_is_refused(

@@ -1,0 +1,61 @@
+"""`ottla up`: a cluster of the last release goes on with this tree on the same data, under load, and back."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import last_release
+from tests.judges.copied_records import COPIED, PLAIN, CopiedRecords
+from tests.judges.up_session import UpSession
+
+PARTITIONS = 3
+RECORDS_PER_S, LOAD_S = 300, 2
+"""Between two changes of the version."""
+
+
+@pytest.mark.timeout(600)
+def test_a_cluster_is_upgraded_and_downgraded_under_load(tmp_path: Path) -> None:
+    try:
+        last_release.export(tmp_path / "release")
+    except LookupError as error:
+        pytest.skip(str(error))
+    older = {**os.environ, "PYTHONPATH": last_release.python_path(tmp_path / "release")}
+    session = UpSession(tmp_path)
+    session.environment = older
+    config = {
+        "min.insync.replicas": 2,
+        "default.replication.factor": 3,
+        "group.initial.rebalance.delay.ms": 0,
+    }
+    session.write("BrokerCluster", "demo", {"replicas": 3, "config": config})
+    for topic in (PLAIN, COPIED):
+        spec = {"clusterRef": {"name": "demo"}, "partitions": PARTITIONS, "replicas": 3}
+        session.write("Topic", topic, spec)
+    with session:
+        bootstrap, _ = session.wait_ready()
+        session.wait_until(lambda: session.topic(COPIED) is not None, "the topics")
+        with CopiedRecords(bootstrap, PARTITIONS, per_second=RECORDS_PER_S) as load:
+            for environment in (None, older, None, older):  # None: this tree
+                wait_for_copies(load)
+                assert session.stop() == 0
+                session.environment = environment
+                session.start()
+                session.wait_ready()
+            wait_for_copies(load)
+        load.check()
+        assert load.transactions > 10
+        load.verify()
+        assert session.stop() == 0
+
+
+def wait_for_copies(load: CopiedRecords) -> None:
+    """The load goes on with the brokers that have just started."""
+    before, deadline = load.copied, time.monotonic() + 120
+    while load.copied < before + RECORDS_PER_S * LOAD_S:
+        load.check()
+        assert time.monotonic() < deadline, f"{load.copied - before} records copied in 120 s"
+        time.sleep(0.05)
