@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -15,6 +16,8 @@ from tests.judges.up_session import UpSession
 PARTITIONS = 3
 RECORDS_PER_S, LOAD_S = 300, 2
 """Between two changes of the version."""
+LATER_FIELDS = ("warnings", "desiredBrokers", "handledRestarts", "managedSettings", "unmanagedSettings")
+LATER_FIELDS_OF_BROKERS = ("pool", "volumes")
 
 
 @pytest.mark.timeout(600)
@@ -42,6 +45,8 @@ def test_a_cluster_is_upgraded_and_downgraded_under_load(tmp_path: Path) -> None
             for environment in (None, older, None, older):  # None: this tree
                 wait_for_copies(load)
                 assert session.stop() == 0
+                if environment is older:
+                    forget_later_fields(session.data / "state.json")
                 session.environment = environment
                 session.start()
                 session.wait_ready()
@@ -50,6 +55,19 @@ def test_a_cluster_is_upgraded_and_downgraded_under_load(tmp_path: Path) -> None
         assert load.transactions > 10
         load.verify()
         assert session.stop() == 0
+
+
+def forget_later_fields(state: Path) -> None:
+    """`ottla up` of 0.1.0 ends at fields of a status that it does not know; docs/project/releases.md has this
+    for users. Later versions leave them out themselves."""
+    content = json.loads(state.read_text())
+    for resource in content["resources"]:
+        for field in LATER_FIELDS:
+            resource["status"].pop(field, None)
+        for broker in resource["status"].get("brokers", []):
+            for field in LATER_FIELDS_OF_BROKERS:
+                broker.pop(field, None)
+    state.write_text(json.dumps(content))
 
 
 def wait_for_copies(load: CopiedRecords) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,21 @@ def test_the_store_keeps_its_content_over_a_restart(folder: Folder) -> None:
     folder.store = folder.open()
     assert not folder.sync()
     assert folder.topic() == before
+
+
+def test_fields_of_a_later_version_are_left_out_of_the_state(folder: Folder) -> None:
+    folder.write("a")
+    folder.sync()
+    folder.report()
+    state = json.loads(folder.state.read_text())
+    (topic,) = state["resources"]
+    topic["status"] |= {"later": {"x": 1}}
+    topic["status"]["conditions"][0]["later"] = "y"
+    folder.state.write_text(json.dumps(state))
+    folder.store = folder.open()
+    assert folder.ready() == ("True", "Created")
+    assert "later" not in json.dumps(folder.store.entries["Topic/a"].status)
+    assert folder.topic().status.conditions
 
 
 def test_an_unreadable_state_file_is_an_error(folder: Folder) -> None:

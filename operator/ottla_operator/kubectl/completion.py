@@ -1,7 +1,7 @@
-"""`kubectl_complete-ottla`: completes `kubectl ottla …`, for kubectl's own completion (kubectl completion bash).
+"""`kubectl_complete-ottla`: completes `kubectl ottla …` for kubectl's own completion.
 
-kubectl runs this program with the words of the line after `ottla`, of which the last is incomplete, and reads a
-candidate a line, with a help text behind a tab, and at last a directive of Cobra.
+kubectl runs this program with the words of the line after `ottla`, of which the last is incomplete. It reads
+a candidate a line, with a help text behind a tab, and at last a directive of Cobra.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from ottla_operator.conditions import iso_time, merge, unknown, yes
 from ottla_operator.resources import KINDS, AnyResource, Problem
 from ottla_operator.resources.common import Status
@@ -82,7 +84,7 @@ class FolderStore:
                     item["kind"],
                     item["metadata"],
                     item["spec"],
-                    item["status"],
+                    _known_status(item["kind"], item["status"]),
                     item["file"],
                     item["problems"],
                 )
@@ -251,3 +253,21 @@ def _transition_problems(entry: Entry, spec: dict[str, Any]) -> list[Problem]:
     if new is None or old is None:
         return problems
     return list(new.transition_problems(old))
+
+
+def _known_status(kind: str, status: dict[str, Any]) -> dict[str, Any]:
+    """`status` without the fields that a later version has added: a downgrade continues with its state."""
+    model = KINDS[kind].model_fields["status"].annotation
+    assert isinstance(model, type)
+    assert issubclass(model, Status)
+    try:
+        model.model_validate(status)
+    except ValidationError as error:
+        for problem in error.errors():
+            if problem["type"] == "extra_forbidden":
+                holder: Any = status
+                *path, name = problem["loc"]
+                for step in path:
+                    holder = holder[step]
+                del holder[name]
+    return status
