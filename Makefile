@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Tests start hundreds of processes from this tree: without bytecode files each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run tools oracles check test test-changed interop cluster coverage e2e test-all dist charts lint docs format simulate soak \
+.PHONY: setup run tools oracles check test test-changed interop cluster coverage e2e test-all dist bundle charts lint docs format simulate soak \
   screenshots bench bench-kubernetes lock clean
 
 setup: $(READY)
@@ -79,6 +79,10 @@ test-all: cluster
 # The wheel and the sdist of the commit that is checked out, checked, in dist/; prints their digests.
 dist: setup
 	$(BIN)/python -m release.dist
+
+# The operator's bundle for OLM, in build/bundle.
+bundle: setup
+	$(BIN)/python -m release.bundle
 
 # The charts as packages, in build/charts.
 HELM ?= helm

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -71,10 +72,11 @@ def dev_broker(command: Path) -> Iterator[str]:
 @pytest.mark.parametrize("version", PYTHONS)
 def test_the_wheel_runs_the_quick_start(built: tuple[Path, Path], tmp_path: Path, version: str) -> None:
     wheel, _ = built
-    run(python(version), "-m", "venv", tmp_path / "env")
+    run(python(version), "-m", "venv", "--without-pip", tmp_path / "env")
     commands = tmp_path / "env/bin"
-    run(commands / "python", "-m", "pip", "install", "--quiet", f"ottla[broker] @ {wheel.as_uri()}")
-    run(commands / "python", "-m", "pip", "check")
+    pip = (sys.executable, "-m", "pip", "--python", commands / "python")
+    run(*pip, "install", "--quiet", f"ottla[broker] @ {wheel.as_uri()}")
+    run(*pip, "check")
     assert run(commands / "ottla", "--version") == f"ottla, version {ottla.__version__}\n"
     with dev_broker(commands / "ottla") as bootstrap:
         run(commands / "ottla", "topics", "create", "clicks", "-b", bootstrap)
