@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,14 +44,20 @@ def test_a_cluster_is_upgraded_and_downgraded_under_load(tmp_path: Path) -> None
         session.wait_until(lambda: session.topic(COPIED) is not None, "the topics")
         with CopiedRecords(bootstrap, PARTITIONS, per_second=RECORDS_PER_S) as load:
             for environment in (None, older, None, older):  # None: this tree
-                wait_for_copies(load)
+                wait_for(load, copies(load))
+                if environment is older:
+                    # 0.1.0 refuses the retry of a batch that was written before its start, which is fatal to
+                    # an idempotent producer: none may be in flight.
+                    load.pause()
+                    wait_for(load, lambda: load.is_done)
                 assert session.stop() == 0
                 if environment is older:
                     forget_later_fields(session.data / "state.json")
                 session.environment = environment
                 session.start()
                 session.wait_ready()
-            wait_for_copies(load)
+                load.resume()
+            wait_for(load, copies(load))
         load.check()
         assert load.transactions > 10
         load.verify()
@@ -70,10 +77,15 @@ def forget_later_fields(state: Path) -> None:
     state.write_text(json.dumps(content))
 
 
-def wait_for_copies(load: CopiedRecords) -> None:
-    """The load goes on with the brokers that have just started."""
-    before, deadline = load.copied, time.monotonic() + 120
-    while load.copied < before + RECORDS_PER_S * LOAD_S:
+def copies(load: CopiedRecords) -> Callable[[], bool]:
+    """Whether the load goes on with the brokers that have just started."""
+    wanted = load.copied + RECORDS_PER_S * LOAD_S
+    return lambda: load.copied >= wanted
+
+
+def wait_for(load: CopiedRecords, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
         load.check()
-        assert time.monotonic() < deadline, f"{load.copied - before} records copied in 120 s"
+        assert time.monotonic() < deadline, f"{load.copied} records copied after 120 s"
         time.sleep(0.05)

@@ -37,11 +37,13 @@ class CopiedRecords:
         self._interval_s = 1 / per_second
         self._stop = threading.Event()
         self._written = threading.Event()
+        self._going_on = threading.Event()
+        self._going_on.set()
         self._failures: list[BaseException] = []
         self.acknowledged: list[list[str]] = [[] for _ in range(partitions)]
         """The values of each partition in the order of their acknowledgements."""
         self._committed = [0] * partitions
-        self.transactions, self.failed = 0, 0
+        self.transactions, self.failed, self._sent = 0, 0, 0
         self._threads = [
             threading.Thread(target=self._guard, args=(work,), daemon=True)
             for work in (self._produce, lambda: asyncio.run(self._copy()))
@@ -67,6 +69,18 @@ class CopiedRecords:
             return
         for thread in self._threads:
             thread.join()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all records that were written are acknowledged and copied."""
+        return self.copied == sum(map(len, self.acknowledged)) == self._sent
+
+    def pause(self) -> None:
+        """Write nothing until `resume`."""
+        self._going_on.clear()
+
+    def resume(self) -> None:
+        self._going_on.set()
 
     def _guard(self, work: object) -> None:
         try:
@@ -95,13 +109,13 @@ class CopiedRecords:
             assert partition is not None
             self.acknowledged[partition].append(value.decode())
 
-        number = 0
         while not self._stop.is_set():
-            producer.produce(PLAIN, str(number), partition=number % self._partitions, on_delivery=acknowledge)
-            number += 1
+            if self._going_on.is_set():
+                partition = self._sent % self._partitions
+                producer.produce(PLAIN, str(self._sent), partition=partition, on_delivery=acknowledge)
+                self._sent += 1
             producer.poll(self._interval_s)
         assert producer.flush(_AWAY_S) == 0
-        assert sum(map(len, self.acknowledged)) == number
 
     async def _copy(self) -> None:
         member = client.Consumer(
@@ -124,7 +138,7 @@ class CopiedRecords:
                     continue
                 if batches:
                     await self._copy_batches(member, producer, batches)
-                elif self._written.is_set() and self.copied == sum(map(len, self.acknowledged)):
+                elif self._written.is_set() and self.is_done:
                     return
 
     async def _copy_batches(

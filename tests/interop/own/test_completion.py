@@ -56,9 +56,7 @@ def shell(name: str, script: str, broker: DevBroker, folder: Path) -> list[str]:
     if shutil.which(name) is None:
         pytest.skip(f"{name} is not installed: apt-get install {name}")
     command = folder / "ottla"
-    command.write_text(
-        f'#!/bin/sh\nexec {sys.executable} -c "from ottla.extras import ottla; ottla()" "$@"\n'
-    )
+    command.write_text(f"#!{sys.executable}\nfrom ottla.extras import ottla\n\nottla()\n")
     command.chmod(0o755)
     environment = {
         **os.environ,
