@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,7 +40,7 @@ import pytest
 from tests.selection import ROOT
 
 DOCS = ROOT / "docs"
-COMMAND_S_MAX = 180.0
+COMMAND_S_MAX = 300.0
 _READS = re.compile(r"^(kubectl (get|top|ottla status)|ottla \w+ (describe|list)|curl) ")
 _DOWNLOADS = (".ivy2.5.2", ".ivy2", ".m2", ".cache/ottla")
 _FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -368,6 +369,17 @@ def empty_environment() -> dict[str, str]:
         "PIP_NO_COMPILE": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
+
+
+def run_example(name: str, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+    """Runs `pytest` in a copy of examples/NAME; all its tests have to pass."""
+    copy = shutil.copytree(ROOT / "examples" / name, folder / name)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=copy, capture_output=True, text=True,
+        timeout=800, check=False, env={**os.environ, **INSTALLED, **(environment or {})},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "skipped" not in done.stdout, done.stdout
 
 
 def spark_environment() -> dict[str, str]:
