@@ -1,6 +1,6 @@
 """Runs a page of docs/ as its reader would: writes its files, runs its commands, compares what they print.
 
-Called by the tests of get-started and tutorials. A page has
+Called by the tests of get-started and tutorials, and by `make lint`. A page has
 
 - files: a fence in a language other than `console`, whose first line is a comment with the file's name;
 - terminals: `console` fences. `$ ` begins a command, `> ` continues it, the lines below are what it prints. A
@@ -40,8 +40,10 @@ import pytest
 from tests.selection import ROOT
 
 DOCS = ROOT / "docs"
-COMMAND_S_MAX = 300.0
-_READS = re.compile(r"^(kubectl (get|top|ottla status)|ottla \w+ (describe|list)|curl) ")
+COMMAND_S_MAX = 600.0  # Spark, on a busy machine
+_READS = re.compile(
+    r"^(kubectl (get|top|ottla status|exec .* ottla \w+ describe)|ottla \w+ (describe|list)|curl) "
+)
 _DOWNLOADS = (".ivy2.5.2", ".ivy2", ".m2", ".cache/ottla")
 _FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _NAME = re.compile(r"(?:#|//|--) (\S+\.\w+)\n")
@@ -375,8 +377,8 @@ def run_example(name: str, folder: Path, environment: Mapping[str, str] | None =
     """Runs `pytest` in a copy of examples/NAME; all its tests have to pass."""
     copy = shutil.copytree(ROOT / "examples" / name, folder / name)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=copy, capture_output=True, text=True,
-        timeout=800, check=False, env={**os.environ, **INSTALLED, **(environment or {})},
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=copy, check=False, timeout=800,
+        capture_output=True, text=True, env={**os.environ, **INSTALLED, **(environment or {})},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "skipped" not in done.stdout, done.stdout
@@ -413,3 +415,18 @@ def own_network() -> Iterator[Sequence[str]]:
             yield ["nsenter", "-t", str(holder.pid), "-n", *user, "--"]
         finally:
             holder.stdin.close()
+
+
+def main(folder: Path) -> None:
+    """Writes the Python files of all pages to a folder, for `make lint`."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for path in sorted([*DOCS.glob("get-started/*.md"), *DOCS.glob("tutorials/*.md")]):
+        for name, text in Page(path).files:
+            if name.endswith(".py"):
+                assert Path(name).name == name, name
+                (folder / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -2,8 +2,8 @@
 
     OTTLA_BOOTSTRAP=127.0.0.1:9092 INSTANCE=0 python invoices_service.py
 
-Each instance has a name that it keeps when it starts again (on Kubernetes: the name of a StatefulSet's pod). It ends in
-order on SIGTERM; it can be killed at any point.
+Each instance has a name that it keeps when it starts again (on Kubernetes: the name of a StatefulSet's pod).
+It ends in order on SIGTERM; it can be killed at any point.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def invoice_of(order: bytes) -> bytes:
 
 
 async def make_invoices(bootstrap_servers: str, instance: str) -> None:
-    """Until it is cancelled. An error aborts the transaction that is open; start again, from committed offsets."""
+    """Runs until it is cancelled. An error aborts the open transaction: start again."""
     async with (
         Consumer(
             bootstrap_servers=bootstrap_servers,
@@ -55,8 +55,8 @@ async def make_invoices(bootstrap_servers: str, instance: str) -> None:
 
 
 async def run(bootstrap_servers: str, instance: str) -> None:
-    """Starts again after errors that pass. Raises those that do not: another instance has this name, or the user may
-    not do this."""
+    """Starts again after errors that pass. Raises those that do not: another instance has this name, or an
+    ACL forbids it."""
     while True:
         try:
             await make_invoices(bootstrap_servers, instance)

@@ -1,4 +1,4 @@
-"""The service in a simulated cluster, where instances and brokers are killed, and as a process that is killed."""
+"""The service in a simulated cluster under faults, and as a process that is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps the stock of a shop: reads sales, writes an order for more when an article runs low. With confluent-kafka.
+"""Keeps the stock of a shop, with confluent-kafka: reads sales, orders more when an article runs low.
 
 A record that is not a sale goes to a topic of dead letters, so that the others behind it are processed.
 """
@@ -15,7 +15,7 @@ LOW = 3
 
 
 class Stock:
-    """One member of the group `stock`. Offsets are committed after the records that follow from a sale are written."""
+    """One member of a group. Commits an offset after the records that follow from the sale are written."""
 
     def __init__(
         self, bootstrap: str, sales: str, *, reorders: str, dead_letters: str, initial: dict[str, int]
@@ -43,7 +43,7 @@ class Stock:
             self._apply(message)
             if self._producer.flush(timeout_s):
                 raise TimeoutError("a record was not acknowledged")
-            self._consumer.commit(message, asynchronous=False)
+            self._consumer.commit(message=message, asynchronous=False)
 
     def _apply(self, message: Message) -> None:
         value = message.value() or b""

@@ -54,7 +54,9 @@ def test_sales_reduce_the_stock(stock: Stock, sell: Sell, ottla_broker: DevBroke
     assert reorders(ottla_broker, ottla_topic) == []
 
 
-def test_a_low_article_is_ordered(stock: Stock, sell: Sell, ottla_broker: DevBroker, ottla_topic: str) -> None:
+def test_a_low_article_is_ordered(
+    stock: Stock, sell: Sell, ottla_broker: DevBroker, ottla_topic: str
+) -> None:
     sell(tea=8)
     stock.process(1)
     assert reorders(ottla_broker, ottla_topic) == [b"tea"]

@@ -2,8 +2,8 @@
 
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 revenue.py 127.0.0.1:9092 table
 
-It processes the orders that are there, and stops; start it again (cron, Airflow) to process the new ones. A minute is
-written when orders of ten minutes later have been read: until then, late orders are counted.
+It processes the orders that are there, and stops; start it again (cron, Airflow) to process the new ones. A
+minute is written when orders of ten minutes later have been read: until then, late orders are counted.
 """
 
 from __future__ import annotations

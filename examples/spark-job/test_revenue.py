@@ -35,7 +35,13 @@ def at(minute: int, second: int = 0) -> datetime:
 
 def test_sums_by_minute_and_customer(spark: SparkSession) -> None:
     orders = spark.createDataFrame(
-        [("ada", 30, at(0)), ("ada", 5, at(0, 59)), ("ada", 1, at(1)), ("bob", 12, at(0)), ("bob", -3, at(0))],
+        [
+            ("ada", 30, at(0)),
+            ("ada", 5, at(0, 59)),
+            ("ada", 1, at(1)),
+            ("bob", 12, at(0)),
+            ("bob", -3, at(0)),
+        ],
         VALUE,
     )
     found = revenue(orders).orderBy("minute", "customer").collect()

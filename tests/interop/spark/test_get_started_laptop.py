@@ -10,7 +10,7 @@ from tests.pages import DOCS, Page, Reader, empty_environment, own_network, spar
 from tests.selection import ROOT
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.budget(60)  # an installation, a broker, a cluster and Spark
 def test_the_first_record_and_a_cluster_with_spark(tmp_path: Path) -> None:
     environment = empty_environment() | spark_environment()

@@ -9,7 +9,7 @@ import pytest
 from tests.pages import BIN, DOCS, INSTALLED, Page, Reader, own_network, spark_environment
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 @pytest.mark.budget(120)  # four starts of Spark
 def test_the_lake_and_its_audit(tmp_path: Path) -> None:
     environment = INSTALLED | spark_environment()
