@@ -2,7 +2,8 @@
 
 Called by the tests of get-started and tutorials, and by `make lint`. A page has
 
-- files: a fence in a language other than `console`, whose first line is a comment with the file's name;
+- files: a fence in a language other than `console`, whose first line is a comment with the file's name
+  (`# send.py`, `# ~/shop/cluster.yaml`), in the folder of the terminal;
 - terminals: `console` fences. `$ ` begins a command, `> ` continues it, the lines below are what it prints. A
   title (`title="Terminal 2"`) names the terminal, which keeps its folder and variables. A command keeps
   running if the next block of its terminal begins with `^C`, which interrupts it, or with lines, which are
@@ -276,6 +277,7 @@ class Reader:
             "LANG": "C.UTF-8", "PYTHONUTF8": "1", "TERM": "dumb", **kept, "HOME": str(home),
             "PATH": os.pathsep.join(places), **(environment or {}),
         }  # fmt: skip
+        self._home = home
         self._folder = folder or home
         self._prefix = prefix
         self._stack = ExitStack()
@@ -298,7 +300,7 @@ class Reader:
         for index, step in enumerate(page.steps):
             match step:
                 case File(name, text):
-                    file = latest.folder / name
+                    file = latest.folder / name.replace("~", str(self._home), 1)
                     file.parent.mkdir(parents=True, exist_ok=True)
                     file.write_text(text, encoding="utf-8")
                 case Address(url):
