@@ -97,6 +97,10 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 	$(BIN)/mypy
+	$(BIN)/python -m tests.pages build/pages
+	$(BIN)/ruff check build/pages
+	$(BIN)/ruff format --check build/pages
+	$(BIN)/mypy build/pages
 	$(BIN)/python -c "import ottla, importlinter.cli as linter; linter.lint_imports_command()"  # both folders of ottla
 	$(BIN)/python -m ottla_operator.resources.crds --check
 	$(BIN)/python -m charts.dashboards --check

@@ -326,6 +326,15 @@ required.
 """
 
 
+_GUIDES: Final = {
+    "audit": "audit.md",
+    "lake": "lake.md",
+    "mirror": "mirror.md",
+    "python": "streams.md",
+    "windows": "windows.md",
+}
+
+
 def pipeline_page() -> str:
     parts = [_PIPELINE_HEAD]
     configs: dict[type[BaseModel], list[str]] = {}
@@ -337,6 +346,8 @@ def pipeline_page() -> str:
     shared = _shared(configs)
     for config, jobs in configs.items():
         parts += [f"## {', '.join(jobs)}\n", *(f"- `{job}`: {plain(docs[job])}" for job in jobs), ""]
+        guide = next((_GUIDES[job] for job in jobs if job in _GUIDES), None)
+        parts += [f"[The guide](../guides/pipeline/{guide}) has examples.\n"] if guide else []
         parts += _model_parts(config, leave_out=shared)
     parts += ["## Common parts\n"]
     for model in sorted(shared, key=lambda each: each.__name__):

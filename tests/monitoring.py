@@ -1,4 +1,4 @@
-"""The queries of dashboards and alerts, their metrics, and the tables of docs/operations/monitoring.md."""
+"""The queries of dashboards and alerts, their metrics, and the tables of docs/reference/metrics.md."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.selection import ROOT
 
 ALERTS = ROOT / "charts/ottla/alerts.yaml"
 PAGE = ROOT / "docs/operations/monitoring.md"
+METRICS = ROOT / "docs/reference/metrics.md"
 
 _NOT_NAMES = re.compile(
     r'"(?:\\.|[^"\\])*"'  # strings
@@ -83,7 +84,7 @@ def tables() -> dict[str, list[Row]]:
     """The rows of the tables of metrics in the page, by the heading above."""
     found: dict[str, list[Row]] = {}
     heading = ""
-    for line in PAGE.read_text().splitlines():
+    for line in METRICS.read_text().splitlines():
         if line.startswith("#"):
             heading = line.lstrip("# ")
         elif row := re.match(r"\| `([a-z_]+)` \| (\w+) \| ([^|]*) \|", line):

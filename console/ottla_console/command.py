@@ -7,6 +7,7 @@ import logging
 import ssl
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from ipaddress import ip_address
@@ -224,7 +225,8 @@ def console(
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-    server.run()
+    with suppress(KeyboardInterrupt):  # Ctrl-C, which uvicorn raises again after an orderly end
+        server.run()
     if not server.started:
         sys.exit(1)
 

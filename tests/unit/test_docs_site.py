@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -71,3 +72,11 @@ def test_a_link_to_a_file_that_is_gone_is_a_warning(
     with caplog.at_level(logging.WARNING, "mkdocs.ottla"):
         hooks.on_page_markdown("[gone](../../gone.py)", page=page())
     assert "guides/page.md links to ../../gone.py" in caplog.text
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"])
+def test_pages_beside_the_site_link_to_files_that_exist(page: str) -> None:
+    """`make docs` checks the links of docs/ only."""
+    file = ROOT / page
+    links = re.findall(r"\]\((?!https?:|#)([^)\s#]+)", file.read_text())
+    assert [link for link in links if not (file.parent / link).exists()] == []

@@ -1,20 +1,23 @@
-"""The health checks of docs/operations/gitops.md, run over statuses that the operator has written."""
+"""The health checks of docs/operations/gitops.md, run over statuses of the operator, and examples/gitops."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import celpy
+import jsonschema
 import pytest
 import yaml
 from lupa.lua51 import LuaRuntime, lua_type
 
 from ottla_operator.resources import KINDS
-from ottla_operator.resources.loading import invalid_finding, status_with
+from ottla_operator.resources.loading import invalid_finding, parse_resource, status_with
 from tests.worlds.operator_simulation import OperatorSimulation
 
+_EXAMPLE = Path("examples/gitops")
 _PAGE = Path("docs/operations/gitops.md")
 _OPERATOR = Path("operator/ottla_operator")
 
@@ -124,3 +127,55 @@ def test_every_reason_of_the_page_is_one_of_the_operators() -> None:
         named.update(re.findall(r"'(\w+)'", entry["failed"].partition(" in ")[2]))
     assert len(named) > 5
     assert {reason for reason in named if f'"{reason}"' not in source} == set()
+
+
+# ---- examples/gitops
+
+
+def example(folder: str) -> list[dict[str, Any]]:
+    files = sorted((_EXAMPLE / folder).rglob("*.yaml"))
+    return [item for file in files for item in yaml.safe_load_all(file.read_text(encoding="utf-8"))]
+
+
+def test_the_resources_of_the_example_are_valid() -> None:
+    found = [item for item in example("shop") if item["apiVersion"].startswith("ottla.dev/")]
+    assert {item["kind"] for item in found} == {"BrokerCluster", "Topic", "User"}
+    for item in found:
+        resource, problems = parse_resource(item["kind"], item["metadata"], item["spec"])
+        assert resource is not None, problems
+        assert not problems
+
+
+def test_the_example_installs_the_chart_with_valid_values_before_the_shop() -> None:
+    schema = json.loads(Path("charts/ottla/values.schema.json").read_text())
+    by_name = {(item["kind"], item["metadata"]["name"]): item for item in example("argocd") + example("flux")}
+    for source, values in (
+        (
+            by_name["Application", "ottla"]["spec"]["source"]["path"],
+            by_name["Application", "ottla"]["spec"]["source"]["helm"]["valuesObject"],
+        ),
+        (
+            by_name["HelmRelease", "ottla"]["spec"]["chart"]["spec"]["chart"],
+            by_name["HelmRelease", "ottla"]["spec"]["values"],
+        ),
+    ):
+        assert Path(source) == Path("charts/ottla")
+        jsonschema.Draft7Validator(schema).validate(values)
+    for path in (
+        by_name["Application", "shop"]["spec"]["source"]["path"],
+        by_name["Kustomization", "shop"]["spec"]["path"],
+        by_name["Kustomization", "operator"]["spec"]["path"],
+    ):
+        assert list(Path(path).glob("*.yaml")), path
+    assert by_name["Kustomization", "shop"]["spec"]["dependsOn"] == [{"name": "operator"}]
+    (kustomization,) = [item for item in example("shop") if item["kind"] == "Kustomization"]
+    for name in kustomization["resources"]:
+        assert (_EXAMPLE / "shop" / name).exists()
+
+
+def test_the_health_checks_of_the_example_are_those_of_the_page() -> None:
+    (shop,) = [item for item in example("flux") if item["metadata"]["name"] == "shop"]
+    entries = {entry["kind"]: entry for entry in shop["spec"]["healthCheckExprs"]}
+    assert set(entries) == {"BrokerCluster", "Topic", "User"}
+    for entry in blocks()["Kustomization"]["spec"]["healthCheckExprs"]:
+        assert entries[entry["kind"]] == entry

@@ -297,7 +297,7 @@ OTTLA_CONFIGS = ConfigDef(
             | The port of /metrics, /healthz and /readyz; 0 is any free port, -1 none.
         ottla.http.host STRING "" | The address to serve them on; empty is every address.
         ottla.metrics.names STRING strimzi strimzi,metrics-reporter,confluent
-            | How /metrics spells the names of Kafka's MBeans (docs/operations/monitoring.md).
+            | How /metrics spells the names of Kafka's MBeans (docs/reference/metrics.md).
         ottla.request.log.every INT 0 >=0
             | Log one request in so many, rounded up to a multiple of 16, with the phases of its time; 0: no
             | request.

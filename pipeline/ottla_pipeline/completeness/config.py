@@ -65,15 +65,25 @@ class TierConfig(Model):
     end. Duplicates in an application are no difference unless it is to process `exactlyOnce`."""
 
     name: Annotated[str, Field(pattern=NAME, max_length=50)]
+    """The tier's name in the report and in metrics."""
     kafka: KafkaConfig | None = None
+    """The cluster, if it is another one."""
     topic_prefix: str = ""
+    """What a mirror puts before topic names."""
     delta: Annotated[list[Folder], Field(min_length=1)] | None = None
+    """Paths of Delta tables."""
     parquet: Folder | None = None
+    """The path of a Parquet lake."""
     dead_letters: list[Folder] | None = None
+    """Paths of dead letters, which count as landed."""
     application: Annotated[str, Field(min_length=1)] | None = None
+    """The name by which audited consumers report."""
     topics: TopicsConfig | None = None
+    """Only these topics."""
     exactly_once: bool = False
+    """Whether duplicates are a difference."""
     grace: Interval = "1 minute"
+    """How long after a window its records may arrive."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> TierConfig:
@@ -109,12 +119,19 @@ class AuditConfig(JobConfig):
     JOB: ClassVar[str] = "audit"
 
     topics: TopicsConfig
+    """The audited topics."""
     audit_topic: TopicName = AUDIT_TOPIC
+    """The topic of the producers' reports."""
     window: Interval = "1 minute"
+    """The length of a window."""
     tiers: Annotated[list[TierConfig], Field(min_length=1)]
+    """What is compared with the reports."""
     report: Folder | None = None
+    """The folder of the report; without it none is written."""
     keep: Interval = "7 days"
+    """How long windows are kept."""
     silent_after: Interval = "2 minutes"
+    """When a producer counts as silent."""
 
     @model_validator(mode="after")
     def _names(self) -> AuditConfig:

@@ -94,9 +94,13 @@ class Sasl(Model):
     """A user and its password, in a file (a mounted Secret) or in the configuration."""
 
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+    """The SASL mechanism."""
     username: str = Field(min_length=1)
+    """The user."""
     password: str | None = None
+    """The password; or:"""
     password_file: str | None = None
+    """The file with the password."""
 
     @model_validator(mode="after")
     def _one_password(self) -> Sasl:
@@ -125,9 +129,13 @@ class Tls(Model):
     authorities."""
 
     ca: str | None = None
+    """File with the trusted authorities."""
     certificate: str | None = None
+    """File with the client's certificate."""
     key: str | None = None
+    """File with its private key."""
     verify_host_name: bool = True
+    """Whether the brokers' certificates must have their host names."""
 
     @model_validator(mode="after")
     def _a_pair(self) -> Tls:
@@ -141,10 +149,15 @@ class KafkaConfig(Model):
     and sink use; `librdkafkaOptions` are those of confluent-kafka, for jobs that use it."""
 
     bootstrap: Annotated[str, AfterValidator(check_addresses)]
+    """Bootstrap servers, HOST:PORT, separated by commas."""
     sasl: Sasl | None = None
+    """The login; without it none."""
     tls: Tls | None = None
+    """TLS; without it plaintext."""
     options: Settings = {}
+    """Settings of Java's clients."""
     librdkafka_options: Settings = {}
+    """Settings of confluent-kafka."""
 
     @property
     def protocol(self) -> str:
@@ -203,9 +216,13 @@ class RegistryConfig(Model):
     """A schema registry. Requests go to the first URL that responds."""
 
     urls: Annotated[list[Annotated[str, Field(pattern=r"^https?://[^/?#]+[^?#]*$")]], Field(min_length=1)]
+    """Its addresses."""
     username: str | None = None
+    """The user of basic authentication."""
     password_file: str | None = None
+    """The file with the user's password."""
     ca: str | None = None
+    """File with the trusted authorities."""
 
     @model_validator(mode="after")
     def _a_pair(self) -> RegistryConfig:
@@ -229,7 +246,9 @@ class TopicsConfig(Model):
     """Topics by name or by pattern (a Java regular expression of the whole name), one of the two."""
 
     topics: Annotated[list[TopicName], Field(min_length=1)] | None = None
+    """Topics by name."""
     topic_pattern: Pattern | None = None
+    """Topics by a regular expression of the whole name."""
 
     @model_validator(mode="after")
     def _one_of_two(self) -> TopicsConfig:
@@ -258,7 +277,9 @@ class Trigger(Model):
     read."""
 
     interval: Interval = "10 seconds"
+    """The time between the beginnings of batches."""
     available_now: bool = False
+    """Process all present records, then stop."""
 
     def write_options(self) -> dict[str, Any]:
         """Arguments of `DataStreamWriter.trigger`."""
@@ -270,7 +291,9 @@ class SparkConfig(Model):
     `ottla_pipeline.spark.EXTRAS` that the job needs."""
 
     settings: Settings = {}
+    """Spark's settings by name."""
     packages: list[Literal["iceberg", "postgresql", "sqlite"]] = []
+    """Packages by name, which Spark downloads."""
 
 
 class JobConfig(Model):
@@ -280,13 +303,21 @@ class JobConfig(Model):
     JOB: ClassVar[str] = "job"
 
     name: Annotated[str, Field(pattern=NAME, max_length=100)]
+    """The job's name: part of its group, its metrics and its log."""
     kafka: KafkaConfig
+    """The cluster that is read."""
     checkpoint: Annotated[str, Field(min_length=1)]
+    """The folder of Spark's checkpoint, of this job alone."""
     group: Annotated[str, Field(min_length=1, max_length=249)] | None = None
+    """The consumer group that shows the progress. Default: `ottla-JOB-NAME`."""
     trigger: Trigger = Trigger()
+    """When batches run."""
     max_offsets_per_trigger: Annotated[int, Field(ge=1)] | None = None
+    """The most records of a batch; without it, all that are there."""
     starting_offsets: Literal["earliest", "latest"] = "earliest"
+    """Where a job without a checkpoint starts."""
     spark: SparkConfig = SparkConfig()
+    """Settings and packages of Spark."""
 
     @property
     def consumer_group(self) -> str:

@@ -59,12 +59,19 @@ class CompareConfig(JobConfig):
 
     checkpoint: str = ""  # not used: the job has no stream
     manifest: Annotated[str, Field(min_length=1)]
+    """The file with the produced ids."""
     lake: Annotated[str, Field(min_length=1)]
+    """The path of the lake."""
     topics: list[TopicName] | None = None
+    """Further topics."""
     id_field: Annotated[str, Field(min_length=1)] = "id"
+    """The field with an event's id."""
     time_field: Annotated[str, Field(min_length=1)] = "event_time"
+    """The field with an event's time."""
     window: Interval = "1 day"
+    """The length of the windows of the result."""
     report: str | None = None
+    """The file for the result as JSON."""
 
 
 CONFIG = CompareConfig

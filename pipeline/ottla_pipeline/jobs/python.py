@@ -36,9 +36,13 @@ class PythonConfig(JobConfig):
     JOB: ClassVar[str] = "python"
 
     function: Annotated[str, Field(pattern=r"^((.+\.py|[A-Za-z_][\w.]*):)?[A-Za-z_]\w*$")]
+    """The function that makes the queries."""
     source: str | None = None
+    """The text of its module."""
     options: dict[str, Any] = Field(default_factory=dict)
+    """Passed to the function."""
     registry: RegistryConfig | None = None
+    """The schema registry, if it needs one."""
 
     @model_validator(mode="after")
     def _one_source(self) -> PythonConfig:

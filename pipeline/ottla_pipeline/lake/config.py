@@ -28,14 +28,18 @@ class EventConfig(Model):
     event; without `time`, Kafka's timestamp determines an event's partition."""
 
     id: FieldPath | None = None
+    """The field with the id."""
     time: FieldPath | None = None
+    """The field with the time."""
 
 
 class Compaction(Model):
     """Files below `smallerThanMb` are small; a partition with at least `minFiles` of them is rewritten."""
 
     smaller_than_mb: Annotated[int, Field(ge=1)] = 64
+    """The size below which a file is small."""
     min_files: Annotated[int, Field(ge=2)] = 4
+    """How many small files a partition must have."""
 
 
 class _SinkConfig(Model):
@@ -61,6 +65,7 @@ class DeltaSinkConfig(_SinkConfig):
 
     type: Literal["delta"]
     tables: Literal["perTopic", "one"] = "perTopic"
+    """A table for each topic, or one for all."""
 
 
 class LakeConfig(JobConfig):
@@ -69,13 +74,21 @@ class LakeConfig(JobConfig):
     JOB: ClassVar[str] = "lake"
 
     source: TopicsConfig
+    """The topics."""
     format: Format
+    """How records are decoded."""
     registry: RegistryConfig | None = None
+    """The schema registry, for formats that need one."""
     event: EventConfig = EventConfig()
+    """Where an event has its id and time."""
     sink: Annotated[ParquetSinkConfig | DeltaSinkConfig, Field(discriminator="type")]
+    """Where rows are written."""
     compaction: Compaction = Compaction()
+    """What lake-compact rewrites."""
     min_offsets_per_trigger: Annotated[int, Field(ge=1)] | None = None
+    """Records that a batch waits for, at most maxTriggerDelay."""
     max_trigger_delay: Interval | None = None
+    """How long it waits for them."""
 
     @model_validator(mode="after")
     def _a_registry(self) -> LakeConfig:

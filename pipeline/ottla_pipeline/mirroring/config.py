@@ -45,6 +45,7 @@ class ClusterConfig(KafkaConfig):
     """A cluster, and its alias in topic names and in the path header of records."""
 
     alias: Annotated[str, Field(pattern=f"^{ALIAS}$", max_length=50)]
+    """The cluster's alias."""
 
 
 class NamingConfig(Model):
@@ -53,24 +54,33 @@ class NamingConfig(Model):
     copy a record back and forth."""
 
     policy: Policy = "prefix"
+    """Prefix or identity."""
     separator: Literal[".", "_", "-"] = "."
+    """Between the alias and the topic."""
     provenance: bool = True
+    """Whether a header names the clusters that a record has passed."""
 
 
 class GroupsConfig(Model):
     """Consumer groups whose offsets are synchronized (a Python regular expression), and the interval."""
 
     pattern: Pattern = ".*"
+    """Groups by a regular expression."""
     exclude: list[str] = Field(default_factory=list)
+    """Groups that are left out."""
     interval: Interval = "10 seconds"
+    """How often offsets are synchronized."""
 
 
 class TransactionConfig(Model):
     """Limits of one transaction on the target; the first one that is reached ends it."""
 
     max_records: Annotated[int, Field(ge=1, le=1_000_000)] = 20_000
+    """Records of a transaction."""
     max_bytes: Annotated[int, Field(ge=1, le=2**30)] = 16 * 2**20
+    """Bytes of a transaction."""
     timeout: Interval = "2 minutes"
+    """Its time-out."""
 
 
 class TargetTopicsConfig(Model):
@@ -79,9 +89,13 @@ class TargetTopicsConfig(Model):
     check."""
 
     replication_factor: Annotated[int, Field(ge=-1, le=100)] = -1
+    """Replicas of topics on the target."""
     not_copied: list[str] = Field(default_factory=list)
+    """Settings that are not copied."""
     sync_configs: bool = True
+    """Whether later changes of settings are copied."""
     interval: Interval = "1 minute"
+    """How often they are compared."""
     syncs_settings: Settings = Field(default_factory=dict)
 
 
@@ -92,10 +106,15 @@ class MirrorConfig(JobConfig, TopicsConfig):
 
     kafka: ClusterConfig = Field(alias="source")
     target: ClusterConfig
+    """The cluster that is written."""
     naming: NamingConfig = NamingConfig()
+    """Names of topics on the target."""
     groups: GroupsConfig | None = None
+    """Groups whose offsets are synchronized; without it none."""
     transaction: TransactionConfig = TransactionConfig()
+    """Limits of a transaction."""
     target_topics: TargetTopicsConfig = TargetTopicsConfig()
+    """How topics are created on the target."""
     data_loss: Literal["fail", "skip"] = "fail"
     """What to do when records, or a topic, have gone before they were mirrored."""
 

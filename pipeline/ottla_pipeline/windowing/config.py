@@ -86,11 +86,17 @@ class InputConfig(TopicsConfig):
     """
 
     format: Format
+    """How records are decoded."""
     time: Column
+    """The field with the event's time."""
     watermark: Interval
+    """How long an event may be late."""
     derive: dict[Column, Sql] = Field(default_factory=dict)
+    """Columns by SQL expressions."""
     where: Sql | None = None
+    """An SQL condition that records must meet."""
     ahead: Interval = "1 hour"
+    """How far an event's time may be after its record's."""
 
     @model_validator(mode="after")
     def _one_subject(self) -> InputConfig:
@@ -115,7 +121,9 @@ class Sliding(Model):
     covers it."""
 
     size: Interval
+    """The size of a window."""
     slide: Interval
+    """The distance of the beginnings."""
 
     @model_validator(mode="after")
     def _covers(self) -> Sliding:
@@ -134,14 +142,18 @@ class Session(Model):
     time."""
 
     gap: Interval
+    """The time without records that ends a window."""
 
 
 class WindowConfig(Model):
     """Exactly one of the three."""
 
     tumbling: Interval | None = None
+    """The size of windows that follow each other."""
     sliding: Sliding | None = None
+    """Windows that overlap."""
     session: Session | None = None
+    """Windows by activity."""
 
     @model_validator(mode="after")
     def _one_of_three(self) -> WindowConfig:
@@ -170,7 +182,9 @@ class Aggregate(Model):
     """One number for each window and key; `of` is an SQL expression over the input's fields."""
 
     function: Literal["count", "sum", "min", "max", "avg", "approxDistinct"]
+    """How values are combined."""
     of: Sql | None = None
+    """The value, for all functions but count."""
 
     @model_validator(mode="after")
     def _of_what(self) -> Aggregate:
@@ -193,7 +207,9 @@ class JoinKey(Model):
     """Two expressions whose values are equal in records that belong together."""
 
     left: Sql
+    """Expression over the left record."""
     right: Sql
+    """Expression over the right record."""
 
 
 class Within(Model):
@@ -201,7 +217,9 @@ class Within(Model):
     seconds` selects the hour before."""
 
     from_: Annotated[Bound, Field(alias="from")]
+    """The earliest time."""
     to: Bound
+    """The latest time."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Within:
@@ -215,11 +233,17 @@ class JoinConfig(Model):
     and `right.FIELD`; without it, both records are returned whole."""
 
     left: InputConfig
+    """The left input."""
     right: InputConfig
+    """The right input."""
     keys: Annotated[list[JoinKey], Field(min_length=1), BeforeValidator(_key_pairs)]
+    """What must be equal."""
     within: Within
+    """How far the times may be apart."""
     kind: Literal["inner", "leftOuter", "rightOuter", "fullOuter"] = "inner"
+    """Which records without a partner are kept."""
     select: dict[Column, Sql] = Field(default_factory=dict)
+    """The columns of the result."""
 
     @model_validator(mode="after")
     def _own_names(self) -> JoinConfig:
@@ -234,7 +258,9 @@ class TopicResults(Model):
     Keys are JSON: the window and the keys."""
 
     topic: TopicName
+    """The topic."""
     format: Literal["json", "avro"] = "json"
+    """The format of values."""
 
 
 class LakeResults(Model):
@@ -242,14 +268,18 @@ class LakeResults(Model):
     the window (or the joined event) began."""
 
     path: Annotated[str, Field(min_length=1)]
+    """The table's path."""
     type: Literal["delta", "parquet"] = "delta"
+    """The kind of table."""
 
 
 class ResultsConfig(Model):
     """A topic, a table, or both."""
 
     topic: TopicResults | None = None
+    """A topic."""
     lake: LakeResults | None = None
+    """A table."""
 
     @model_validator(mode="after")
     def _some(self) -> ResultsConfig:
@@ -267,16 +297,27 @@ class WindowsConfig(JobConfig):
     JOB: ClassVar[str] = "windows"
 
     registry: RegistryConfig | None = None
+    """The schema registry, for formats that need one."""
     input: InputConfig | None = None
+    """The input of aggregates."""
     window: WindowConfig | None = None
+    """The windows."""
     keys: list[Column] = Field(default_factory=list)
+    """Expressions by which records are grouped."""
     aggregates: dict[Column, Annotated[Aggregate, BeforeValidator(_aggregate)]] = Field(default_factory=dict)
+    """The results by name."""
     join: JoinConfig | None = None
+    """A join of two inputs."""
     output_mode: Literal["final", "updates"] = "final"
+    """`final`: each window once, after its watermark; `updates`: at each change."""
     late: Policy
+    """What happens to records after the end of their windows."""
     invalid: Policy = "deadLetter"
+    """What happens to records that are not events."""
     dead_letters: TopicName | None = None
+    """The topic of dead letters."""
     results: ResultsConfig
+    """Where results are written."""
 
     @model_validator(mode="after")
     def _windows_or_join(self) -> WindowsConfig:

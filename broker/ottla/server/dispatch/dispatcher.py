@@ -61,11 +61,14 @@ LARGE_FETCH_BYTES: Final = 64 << 10
 """The same limit for Fetch: about 2,000 partitions."""
 NEVER_LARGE: Final = 1 << 40
 LARGE_RESPONSE_ITEMS: Final = 1000
+_PRODUCE: Final = int(ApiKey.PRODUCE)
 
 M = TypeVar("M", bound=Message)
 SyncHandler = Callable[["Request"], None]
 AsyncHandler = Callable[["Request"], Coroutine[Any, Any, Message]]
 LargeHandler = Callable[["Request", "SlicedTask"], Coroutine[Any, Any, None]]
+RepeatedHandler = Callable[[Connection, memoryview], bool]
+"""Handles a frame whose request it knows; False: it is left to the handler, and nothing was done."""
 OnError = Callable[[Any, int, ErrorCode, "str | None"], Message]
 """(decoded request, version, error, detail) -> the error response."""
 
@@ -122,6 +125,7 @@ class Route:
         "max_version",
         "min_version",
         "on_error",
+        "repeated",
         "request_class",
     )
 
@@ -144,6 +148,8 @@ class Route:
         self.handle = handle
         self.on_error = on_error
         self.large = large
+        self.repeated: RepeatedHandler | None = None
+        """Is offered each request of the API first, as a frame."""
         self.counters = RequestCounters(request_class.max_version)
         self.is_async = inspect.iscoroutinefunction(handle)
         self.keeps_frame = self.api_key == ApiKey.PRODUCE
@@ -218,6 +224,12 @@ class Request:
             self.route.request_class, self.version, self._frame, self._body_offset
         )
         return self._message
+
+    @property
+    def frame(self) -> memoryview:
+        """Header and body, until the response."""
+        assert self._frame is not None
+        return self._frame
 
     @property
     def principal(self) -> Principal:
@@ -343,12 +355,14 @@ class Dispatcher:
         self.on_timed: list[Callable[[Request, PhaseTimes], None]] = []
         """Called with each request whose time was measured, after its response."""
         self._routes: dict[int, Route] = {}
+        self.repeated_produce: RepeatedHandler | None = None
         self._tasks = TaskSet()
 
     def register(self, routes: Iterable[Route]) -> None:
         for route in routes:
             assert route.api_key not in self._routes, f"{route.api_key!r} is registered twice"
             self._routes[route.api_key] = route
+        self.repeated_produce = self._routes[_PRODUCE].repeated if _PRODUCE in self._routes else None
 
     def wrap(self, around: Callable[[Route], Route]) -> None:
         """Replace each route by `around(route)` (ottla.dev); its counters are kept."""
@@ -356,6 +370,7 @@ class Dispatcher:
             wrapped = around(route)
             wrapped.counters = route.counters
             self._routes[key] = wrapped
+        self.repeated_produce = self._routes[_PRODUCE].repeated if _PRODUCE in self._routes else None
 
     def routes(self) -> list[Route]:
         """In the order of API keys."""
@@ -363,6 +378,11 @@ class Dispatcher:
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         """Handle a connection's next request. Never raises."""
+        meters = self.meters
+        is_limited = meters is not None and meters.quotas.limited
+        repeated = self.repeated_produce
+        if repeated is not None and not is_limited and repeated(connection, frame):
+            return
         try:
             header = frames.parse_request_header(frame)
         except MalformedMessage as e:
@@ -373,8 +393,7 @@ class Dispatcher:
             connection.close(f"API key {header.api_key} is not supported")
             return
         request = Request(connection, route, header, frame)
-        meters = self.meters
-        if meters is not None and meters.quotas.limited:
+        if meters is not None and is_limited:
             request.meter = meters.begin(request)
         version = header.api_version
         if not route.min_version <= version <= route.max_version:

@@ -72,6 +72,10 @@ class ClientThrottle:
         return wait_ms
 
     @property
+    def limits_produces(self) -> bool:
+        return self._produce.enabled
+
+    @property
     def limits_fetches(self) -> bool:
         return self._fetch.enabled
 

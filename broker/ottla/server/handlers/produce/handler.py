@@ -26,6 +26,7 @@ from struct import Struct
 from typing import NamedTuple, TypeAlias
 
 from ottla.metadata.cache import MetadataCache
+from ottla.protocol import frames
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import ProduceRequest, ProduceResponse
@@ -35,13 +36,15 @@ from ottla.protocol.wire import write_varint
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
 from ottla.server.authorization.auth_helper import TopicAuthorizer
-from ottla.server.dispatch.counters import TopicCounters
+from ottla.server.dispatch.counters import RequestCounters, TopicCounters
 from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.server.dispatch.purgatory import Purgatory
 from ottla.server.dispatch.throttling import ClientThrottle
 from ottla.server.handlers.leader_hints import HINTED_ERRORS, LeaderHints
+from ottla.server.handlers.produce.repeated import RepeatedProduce, RepeatedRequests
 from ottla.server.handlers.produce.verification import TransactionVerification, Verifications
 from ottla.server.logs.deferred_validation import DeferredValidation, ValidationResult
+from ottla.server.network.channel import Connection, PendingResponse
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_validator import ValidationDeferred, single_batch
 from ottla.storage.record_validation import InvalidRecords
@@ -103,9 +106,22 @@ class ProduceHandler:
         self._purgatory = purgatory
         self._cache = cache
         self._clock = clock
+        self._repeated: RepeatedRequests | None = None
 
     def routes(self) -> list[Route]:
-        return [Route(ProduceRequest, self.handle, error_response)]
+        route = Route(ProduceRequest, self.handle, error_response)
+        if self._authorizer is None:
+            self._repeated = RepeatedRequests(
+                self._replicas,
+                self._purgatory,
+                self._clock,
+                self._throttle,
+                self._counters,
+                route.counters,
+                partial(self._respond_error, route.counters),
+            )
+            route.repeated = self._repeated.serve
+        return [route]
 
     def handle(self, request: Request) -> None:
         message = request.decode(ProduceRequest)
@@ -190,6 +206,8 @@ class ProduceHandler:
                 _PartlyAppended(request, message, response, hints, awaited, failed), deferred
             )
         else:
+            if self._repeated is not None and not failed and len(response.responses) == 1 == len(results):
+                self._repeated.remember(request.frame, request.version, message)
             self._complete(request, message, response, hints, awaited, failed)
 
     def _append_failed(
@@ -306,6 +324,29 @@ class ProduceHandler:
             request.respond(response)
         else:
             _respond_success(request, response)
+
+    def _respond_error(
+        self,
+        counters: RequestCounters,
+        connection: Connection,
+        pending: PendingResponse | None,
+        repeated: RepeatedProduce,
+        correlation_id: int,
+        code: ErrorCode,
+    ) -> None:
+        """Respond to a repeated request whose records were not replicated."""
+        hints = LeaderHints(self._cache, connection.listener, enabled=repeated.version >= LEADER_HINTS_FROM)
+        result = ProduceResponse.PartitionProduceResponse(index=repeated.index)
+        _set_error(result, repeated.topic, code, None, hints)
+        topic = ProduceResponse.TopicProduceResponse(name=repeated.topic, partition_responses=[result])
+        response = ProduceResponse(responses=[topic])
+        _add_endpoints(response, hints)
+        counters.errors[code] += 1
+        parts = (frames.encode_response(response, repeated.version, correlation_id),)
+        if pending is None:
+            connection.respond(parts)
+        else:
+            connection.complete(pending, parts)
 
     def _internal_topic_error(self, topic: str, partition: int) -> KafkaError:
         """The error of a client's batch for an internal topic."""
