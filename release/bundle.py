@@ -1,8 +1,8 @@
 """The operator's bundle for the Operator Lifecycle Manager: `python -m release.bundle [FOLDER]`.
 
 It is made of manifests/operator.yaml, manifests/crds and manifests/samples. The ClusterServiceVersion has the
-Deployment, and the rules of the roles that its service account is bound to. Beside it are manifests of what it
-cannot hold: Services, and roles of users and of Spark's drivers.
+Deployment, and the rules of the roles that its service account is bound to. Beside it are manifests of what
+it cannot hold: Services, and roles of users and of Spark's drivers.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ def service_version(objects: list[Json]) -> Json:
     version = current()
     (deployment,) = (each for each in objects if each["kind"] == "Deployment")
     container = deployment["spec"]["template"]["spec"]["containers"][0]
-    samples = yaml.load_all(_read("manifests/samples/cluster.yaml"), yaml.CSafeLoader)
     images = {item["value"] for item in container["env"] if item["name"].endswith("_IMAGE")}
     icon = (ROOT / "docs/assets/logo.svg").read_bytes()
     account = deployment["spec"]["template"]["spec"]["serviceAccountName"]
@@ -68,7 +67,7 @@ def service_version(objects: list[Json]) -> Json:
         "metadata": {
             "name": f"ottla.v{semantic(version)}",
             "annotations": {
-                "alm-examples": json.dumps([each for each in samples if each]),
+                "alm-examples": json.dumps(_samples()),
                 "capabilities": "Deep Insights",
                 "categories": "Streaming & Messaging",
                 "containerImage": container["image"],
@@ -109,6 +108,18 @@ def service_version(objects: list[Json]) -> Json:
             "relatedImages": [{"name": image.partition(":")[0], "image": image} for image in sorted(images)],
         },
     }
+
+
+def _samples() -> list[Json]:
+    """A sample of each kind: the first of manifests/samples, those of its own folder before those below."""
+    found: dict[str, Json] = {}
+    for path in sorted(
+        (ROOT / "manifests/samples").rglob("*.yaml"), key=lambda path: (len(path.parts), path)
+    ):
+        for each in yaml.load_all(path.read_text(), yaml.CSafeLoader):
+            if each and each["apiVersion"].startswith("ottla.dev/"):
+                found.setdefault(each["kind"], each)
+    return list(found.values())
 
 
 def _rules(objects: list[Json], account: str, role: str, binding: str) -> list[Json]:

@@ -70,9 +70,10 @@ def test_every_kind_is_owned_and_has_its_definition(version: dict[str, Any], fil
     assert {f"manifests/ottla.ottla.dev_{plural}.yaml" for plural in crds} <= files.keys()
 
 
-def test_it_has_the_version_and_an_example(version: dict[str, Any]) -> None:
+def test_it_has_the_version_and_an_example_of_each_kind(version: dict[str, Any]) -> None:
     assert version["spec"]["install"]["spec"]["deployments"][0]["spec"]["template"]["spec"]["containers"][0][
         "image"
     ].endswith(f":{ottla.__version__}")
-    (example,) = json.loads(version["metadata"]["annotations"]["alm-examples"])
-    assert example["kind"] == "BrokerCluster"
+    examples = json.loads(version["metadata"]["annotations"]["alm-examples"])
+    owned = version["spec"]["customresourcedefinitions"]["owned"]
+    assert sorted(each["kind"] for each in examples) == [each["kind"] for each in owned]
