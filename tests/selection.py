@@ -74,7 +74,7 @@ first, so that both processes end together. A test that is known to fail by chan
 repaired."""
 
 AREAS: Mapping[str, tuple[str, ...]] = {
-    "broker/ottla/cli": ("cli", "kafka_tools", "kafka_admin_tools", "tools_like"),
+    "broker/ottla/cli": ("cli", "completion", "kafka_tools", "kafka_admin_tools", "tools_like"),
     "client/ottla/client": ("client_", "clients", "consumer", "admin", "assignors"),
     "client/ottla/client/legacy": ("082", "older"),
     "broker/ottla/controller": ("controller", "log_dirs"),
