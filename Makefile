@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Tests start hundreds of processes from this tree: without bytecode files each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run tools oracles check test test-changed interop cluster coverage e2e test-all dist bundle charts lint docs format simulate soak \
+.PHONY: setup run tools oracles check test test-changed interop cluster coverage e2e kind test-all dist bundle charts lint docs format simulate soak \
   screenshots bench bench-kubernetes lock clean
 
 setup: $(READY)
@@ -69,6 +69,10 @@ coverage: oracles
 # On a real Kubernetes: OTTLA_KUBE=…/kube.sh, or a KUBECONFIG. Skipped with a message without both.
 e2e: setup
 	$(BIN)/python -m pytest tests/e2e
+
+# A kind cluster with the operator, a cluster and a smoke; it needs docker, kind, kubectl and helm.
+kind:
+	SMOKE=$(or $(SMOKE),1) SPARK=$(or $(SPARK),0) KIND_CLUSTER=$(or $(KIND_CLUSTER),ottla) .ci/kind
 
 # Everything. Records the duration of each file, for the choices above.
 test-all: cluster
