@@ -140,6 +140,7 @@ def test_a_last_broker_that_does_not_start_keeps_the_others_from_beginning() -> 
     fleet = Fleet()
     fleet.start_operator(NEW_IMAGE)
     fleet.run_until(lambda: fleet.new_pods("alpha") == 5)
+    fleet.api.tick()  # the fifth starts
     fleet.api.unpullable_images.add(NEW_IMAGE)
     for _ in range(12):
         fleet.reconcile()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ottla_operator.conditions import parse_iso_time
+from ottla_operator.conditions import Condition, parse_iso_time
 from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.zookeeper_client import _role
 from ottla_operator.kubernetes.zookeeper_planning import ServerRole, is_held, plan_roll
@@ -185,6 +185,51 @@ def test_a_server_that_does_not_come_up_in_time_stalls_the_roll() -> None:
     for late_ms, stalled in ((600_000, False), (600_001, True)):
         roll = plan_roll(a_cluster(), wanted, wanted, pods, 3, ROLES, NOW_MS + late_ms)
         assert bool(roll.stalled) is stalled
+
+
+@pytest.mark.parametrize(
+    ("servers", "present", "restarting"),
+    [
+        (("new", "new", "new"), "new", set()),
+        (("old", "old", "old"), "old", {0, 1, 2}),  # The template is applied later in this reconciliation.
+        (("new", "old", "old"), "new", {1, 2}),
+        (("new running", "new", "new"), "new", {0}),
+        (("new", "new", "new missing"), "new", {2}),
+    ],
+)
+def test_restarts_of_brokers_wait_for_servers_that_restart(
+    servers: tuple[str, ...], present: str, restarting: set[int]
+) -> None:
+    live, wanted = a_set(present, present), a_set("new")
+    roll = plan_roll(a_cluster(), live, wanted, pods_of(*servers), 3, ROLES, NOW_MS)
+    assert roll.restarting == restarting
+
+
+def test_restarts_of_brokers_wait_for_no_server_that_may_never_restart() -> None:
+    live, wanted, pods = a_set("old", "old"), a_set("new"), pods_of("old", "old", "old")
+    held = plan_roll(a_cluster("OnApproval"), live, wanted, pods, 3, ROLES, NOW_MS)
+    assert held.restarting == set()
+    held = plan_roll(a_cluster(), wanted, wanted, pods, 3, ROLES, NOW_MS, hold=True)
+    assert held.restarting == set()
+    unready = pods_of("new running", "old", "old")
+    late = plan_roll(a_cluster(), wanted, wanted, unready, 3, ROLES, NOW_MS + 600_001)
+    assert late.restarting == set()
+    for reason, restarting in (("ApplyFailed", set[int]()), ("BrokersNotReady", {0, 1, 2})):
+        cluster = a_cluster()
+        failed = Condition(type="Ready", status="False", reason=reason, last_transition_time=READY_AT)
+        cluster.status.conditions.append(failed)
+        assert plan_roll(cluster, live, wanted, pods, 3, ROLES, NOW_MS).restarting == restarting
+
+
+def test_servers_that_serve_wait_for_a_broker_that_stops() -> None:
+    wanted = a_set("new")
+    for pods, replaced in ((pods_of("old", "old", "old"), None), (pods_of("old running", "old", "old"), 0)):
+        roll = plan_roll(a_cluster(), wanted, wanted, pods, 3, ROLES, NOW_MS, stopping=[2])
+        assert roll.replace == replaced
+    serving = plan_roll(
+        a_cluster(), wanted, wanted, pods_of("old", "new", "new"), 3, ROLES, NOW_MS, stopping=[2]
+    )
+    assert serving.waiting == {0: "broker 2, which is stopping"}
 
 
 def test_new_certificates_and_requested_restarts_need_no_approval() -> None:

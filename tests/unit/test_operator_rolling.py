@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from ottla_operator.planning.observed import (
     Observed,
     PartitionState,
     TopicState,
+    ZooKeeperServer,
     ZooKeeperState,
 )
 from ottla_operator.planning.rolling import plan_roll
@@ -66,6 +69,33 @@ def observe(*brokers: BrokerInstance, topics: tuple[TopicState, ...] = (), contr
 
 
 FULL = topic("t", ([0, 1, 2], [0, 1, 2]))
+
+
+def test_brokers_in_service_wait_for_the_zookeeper_server_that_restarts() -> None:
+    """Without a leader of ZooKeeper a stopped broker's partitions get no other leaders, and its session does
+    not end before its timeout."""
+
+    def servers(*restarts: bool) -> tuple[ZooKeeperServer, ...]:
+        return tuple(
+            ZooKeeperServer(n, f"zk-{n}", True, "", "", "its restart" if r else "", restarts=r)
+            for n, r in enumerate(restarts)
+        )
+
+    observed = observe(broker(0), broker(1), broker(2), topics=(FULL,))
+    rolling = ZooKeeperState(True, servers=servers(False, True, True))
+    roll = plan_roll(replace(observed, zookeeper=rolling), dict.fromkeys(range(3), NEW), RollingUpdate())
+    assert roll.bounce == ()
+    assert roll.waiting == dict.fromkeys(range(3), "ZooKeeper server 1, which is being restarted")
+    absent = ZooKeeperState(True, servers=servers(False, False), absent=(2,))
+    roll = plan_roll(replace(observed, zookeeper=absent), dict.fromkeys(range(3), NEW), RollingUpdate())
+    assert roll.bounce == ()
+    for back in (rolling.held("the window"), ZooKeeperState(True, servers=servers(False, False, False))):
+        roll = plan_roll(replace(observed, zookeeper=back), dict.fromkeys(range(3), NEW), RollingUpdate())
+        assert roll.bounce == (1,)
+    # One that is not in service makes nothing unavailable.
+    observed = observe(broker(0), broker(1), broker(2, state="Crashed"), topics=(FULL,))
+    roll = plan_roll(replace(observed, zookeeper=rolling), dict.fromkeys(range(3), NEW), RollingUpdate())
+    assert roll.bounce == (2,)
 
 
 HOLD = Hold("WaitingForWindow", "the window")

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
+from ottla_operator.conditions import find
 from ottla_operator.kubernetes import naming, observing
 from ottla_operator.kubernetes.observing import Listed, Object, annotations_of
 from ottla_operator.resources import BrokerCluster
@@ -128,8 +129,10 @@ def _are_complete(stateful_set: Object, pods: Mapping[int, Object], members: int
 # 2. While there is a quorum, nothing happens until servers on the newest revision serve. Without a quorum
 #    they cannot serve; then their process must run at least: a revision that cannot start stops the roll.
 # 3. A server on an older revision that does not serve is replaced: this makes nothing unavailable.
-# 4. Then those that serve, while all answer and all followers are in sync with the leader; the leader last,
-#    so that there is one election only.
+# 4. Then those that serve, while all answer, all followers are in sync with the leader and no broker shuts
+#    down; the leader last, so that there is one election only.
+#
+# The rolling restart of brokers waits for that of the servers (`planning.rolling`).
 #
 # A change that has no approval and needs one (`is_held`) stays out of the StatefulSet as well: a pod that is
 # replaced for another reason comes back as it was.
@@ -172,6 +175,10 @@ class ServerRoll:
     """Why the roll has stopped: a restarted server does not come up, or not within the timeout."""
     urgent: frozenset[int] = frozenset()
     """The servers whose restart waits for no maintenance window and for no other cluster, or has begun."""
+    restarting: frozenset[int] = frozenset()
+    """The servers for which the restarts of brokers wait: those that are coming up, and those that will be
+    replaced. None when one has not been ready for longer than the timeout: it may never come up; and none
+    that the API server refuses to replace."""
 
 
 def revision_of(template: Object) -> str:
@@ -217,9 +224,10 @@ def plan_roll(
     now_ms: int,
     *,
     hold: bool = False,
+    stopping: Collection[int] = (),
 ) -> ServerRoll:
     """Which server to replace now. `wanted`: the manifest of the StatefulSet. `hold`: only urgent restarts
-    may begin."""
+    may begin. `stopping`: the brokers that are shutting down, for which ZooKeeper must serve."""
     present = revision_of(stateful_set["spec"]["template"])
     revision = revision_of(wanted["spec"]["template"])
     allowed = present == revision and cluster.may_roll_to(revision)
@@ -232,10 +240,11 @@ def plan_roll(
     urgent = frozenset(member for member in going if _is_urgent(pods[member], stateful_set))
     held = [member for member in going if hold and member not in urgent]
     going = [member for member in going if member not in held]
-    replace, reason = _next(going, pods, members, roles) if going else (None, "")
+    replace, reason = _next(going, pods, members, roles, stopping) if going else (None, "")
     outdated = [member for member, pod in sorted(pods.items()) if revision_of(pod) != revision]
     waiting = dict.fromkeys(outdated, "the pod template of its revision")
-    waiting |= dict.fromkeys(_unapproved(cluster, revision, pods), "approval of the rollout")
+    unapproved = _unapproved(cluster, revision, pods)
+    waiting |= dict.fromkeys(unapproved, "approval of the rollout")
     waiting |= dict.fromkeys(held, "the end of the hold")
     waiting |= dict.fromkeys(going, reason)
     if replace is not None:
@@ -245,8 +254,24 @@ def plan_roll(
             waiting[member] = "its restart"
     begun = [pod for pod in pods.values() if revision_of(pod) == revision] if waiting else []
     timeout_ms = parse_duration_ms(cluster.spec.rolling_update.timeout)
-    stalled = [_stalled(pod, now_ms, timeout_ms) for pod in begun]
-    return ServerRoll(replace, waiting, next(filter(None, stalled), ""), urgent)
+    stalled = next(filter(None, (_stalled(pod, now_ms, timeout_ms) for pod in begun)), "")
+    due = ({*outdated} - {*unapproved} | {*going}) - {*held}
+    restarting = _restarting(cluster, due, pods, members, now_ms)
+    return ServerRoll(replace, waiting, stalled, urgent, restarting)
+
+
+def _restarting(
+    cluster: BrokerCluster, due: Collection[int], pods: Mapping[int, Object], members: int, now_ms: int
+) -> frozenset[int]:
+    """`due`: the servers that will be replaced."""
+    unready = [each for each in range(members) if each not in pods or not observing.is_ready(pods[each])]
+    timeout_ms = parse_duration_ms(cluster.spec.rolling_update.timeout)
+    if any(_is_late(pods[member], now_ms, timeout_ms) for member in unready if member in pods):
+        return frozenset()
+    ready = find(cluster.status.conditions, "Ready")
+    # What the API server refused may be the StatefulSet or the next pod.
+    refused = ready is not None and ready.reason in ("ApplyFailed", "PodRefused")
+    return frozenset(unready if refused else {*due, *unready})
 
 
 def _is_urgent(pod: Object, stateful_set: Object) -> bool:
@@ -262,10 +287,13 @@ def _is_urgent(pod: Object, stateful_set: Object) -> bool:
 
 def _stalled(pod: Object, now_ms: int, timeout_ms: int) -> str:
     """Why the restarted server does not come up; "" while it may still do so."""
-    late = now_ms - observing.created_at(pod) > timeout_ms
-    if observing.is_ready(pod) or not (late or _is_failing(pod)):
+    if observing.is_ready(pod) or not (_is_late(pod, now_ms, timeout_ms) or _is_failing(pod)):
         return ""
     return f"{observing.name_of(pod)} does not come up on revision {revision_of(pod)}{why_not_ready(pod)}"
+
+
+def _is_late(pod: Object, now_ms: int, timeout_ms: int) -> bool:
+    return now_ms - observing.created_at(pod) > timeout_ms
 
 
 def why_not_ready(pod: Object) -> str:
@@ -275,7 +303,11 @@ def why_not_ready(pod: Object) -> str:
 
 
 def _next(
-    stale: Sequence[int], pods: Mapping[int, Object], members: int, roles: Mapping[int, ServerRole]
+    stale: Sequence[int],
+    pods: Mapping[int, Object],
+    members: int,
+    roles: Mapping[int, ServerRole],
+    stopping: Collection[int],
 ) -> tuple[int | None, str]:
     """(the member to replace, or None; what all wait for)."""
     for member, pod in pods.items():
@@ -299,6 +331,8 @@ def _next(
     synced = roles[leaders[0]].synced_followers
     if synced < members - 1:
         return None, f"all followers to be in sync: {synced} of {members - 1} are"
+    if stopping:
+        return None, f"broker {min(stopping)}, which is stopping"
     return min(stale, key=lambda member: (member == leaders[0], member)), ""
 
 

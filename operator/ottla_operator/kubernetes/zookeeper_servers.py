@@ -113,11 +113,13 @@ class ZooKeeperServers:
                 revision=revision_of(pod),
                 waiting_for=roll.waiting.get(member, ""),
                 urgent=member in roll.urgent,
+                restarts=member in roll.restarting,
             )
             for member, pod in sorted(observing.zookeeper_pods(listed, self._name).items())
         )
+        absent = tuple(sorted(roll.restarting - {server.id for server in servers}))
         revision = revision_of(wanted["spec"]["template"])
-        return replace(state, revision=revision, servers=servers, stalled=roll.stalled)
+        return replace(state, revision=revision, servers=servers, stalled=roll.stalled, absent=absent)
 
     async def ensure(self, cluster: BrokerCluster, ensured: Ensured, *, hold: bool) -> None:
         """`hold`: no server may restart now."""
@@ -178,8 +180,12 @@ class ZooKeeperServers:
             return ServerRoll()
         pods = observing.zookeeper_pods(self._objects.listed, self._name)
         members = manifests_zookeeper.managed(cluster).replicas
+        brokers = observing.pods_of(self._objects.listed, self._name).items()
+        stopping = [broker for broker, pod in brokers if pod["metadata"].get("deletionTimestamp")]
         now_ms, hold = self._clock_ms(), self._hold
-        return plan_roll(cluster, live, wanted, pods, members, self._roles, now_ms, hold=hold)
+        return plan_roll(
+            cluster, live, wanted, pods, members, self._roles, now_ms, hold=hold, stopping=stopping
+        )
 
     async def _keep(self, config: Manifest, wanted: Manifest) -> str:
         """While the new template waits for an approval: new certificates only, and a ConfigMap that is as it

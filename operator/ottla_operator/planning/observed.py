@@ -349,6 +349,8 @@ class ZooKeeperServer:
     """What its restart waits for; "" when none is due."""
     urgent: bool = False
     """Its restart waits for no maintenance window and for no other cluster, or has begun."""
+    restarts: bool = False
+    """It is being restarted, or will be as soon as the servers before it are back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +366,14 @@ class ZooKeeperState:
     """Those that the operator runs as separate servers."""
     stalled: str = ""
     """Why their rolling restart has stopped."""
+    absent: tuple[int, ...] = ()
+    """The servers without a pod, in the middle of a restart."""
+
+    @property
+    def restarting(self) -> int | None:
+        """The first server that restarts. No broker should stop meanwhile: without a leader of ZooKeeper its
+        partitions get no other leaders, and its session does not end."""
+        return min([*self.absent, *(server.id for server in self.servers if server.restarts)], default=None)
 
     @property
     def outdated(self) -> tuple[ZooKeeperServer, ...]:
@@ -373,7 +383,9 @@ class ZooKeeperState:
     def held(self, message: str) -> ZooKeeperState:
         """The state while no restart may begin: what the servers wait for is `message`."""
         servers = [
-            replace(server, waiting_for=message) if server.waiting_for and not server.urgent else server
+            replace(server, waiting_for=message, restarts=not server.ready and server.restarts)
+            if server.waiting_for and not server.urgent
+            else server
             for server in self.servers
         ]
         return replace(self, servers=tuple(servers))

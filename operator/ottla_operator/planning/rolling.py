@@ -10,7 +10,8 @@ One pure function, `plan_roll`, called by `planning.cluster`. The rules, in the 
 3. Then those in service, by id, the controller last. Such a broker is bounced only when
    a. all brokers that are down are in its rack and fewer than `maxUnavailablePerRack` (without racks: none is
       down), and no broker is fenced;
-   b. the brokers bounced before have been ready for `minReadySeconds` and are in all ISRs again;
+   b. the brokers bounced before have been ready for `minReadySeconds` and are in all ISRs again, and no
+      ZooKeeper server is being restarted;
    c. every partition with a replica on it keeps `min.insync.replicas` without it and without the others
       bounced in the same step. A partition with replication factor <= min ISR is exempt, as long as another
       replica is in sync.
@@ -111,6 +112,8 @@ def plan_roll(
         reason = f"broker {min(fenced)}, which is fenced"
     if not observed.kafka.has_controller:
         reason = "a controller to be elected"
+    if observed.zookeeper.restarting is not None:
+        reason = f"ZooKeeper server {observed.zookeeper.restarting}, which is being restarted"
     if out:
         roll = _roll_unready(observed, stale, out, policy, updated, total)
     elif reason:

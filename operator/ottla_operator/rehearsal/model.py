@@ -345,12 +345,17 @@ class SimulatedCluster:
             if self.server_back_at_ms > self.now_ms:
                 return ensured
             self.server_back_at_ms = None
-            self.servers = [replace(server, ready=True) for server in self.servers]
+            self.servers = [
+                replace(server, ready=True, restarts=server.waiting_for != "" and server.restarts)
+                for server in self.servers
+            ]
         due = [s for s in self.servers if s.waiting_for and (s.urgent or not hold_servers)]
         if due and cluster.may_roll_to(self.servers_revision):
             # The leader last.
             going = min(due, key=lambda server: (server.role == "leader", server.id))
-            updated = replace(going, waiting_for="", ready=False, revision=self.servers_revision)
+            updated = replace(
+                going, waiting_for="", ready=False, revision=self.servers_revision, restarts=True
+            )
             self.servers = [updated if server is going else server for server in self.servers]
             self.server_back_at_ms = self.now_ms + self.timing.server
             ensured.steps.append(f"replace pod {going.name}")
