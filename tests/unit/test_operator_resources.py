@@ -543,7 +543,7 @@ def test_a_document_of_another_kind_is_an_error_of_its_file(
     assert error in loaded.errors[0]
 
 
-@pytest.mark.parametrize("text", ["a: 2020-99-99", "a: !!bool maybe", "a: !!timestamp soon", "[" * 5000])
+@pytest.mark.parametrize("text", ["a: 2020-99-99", "a: !!bool maybe", "a: !!timestamp soon", "[" * 1000])
 def test_a_file_that_yaml_cannot_parse_is_an_error_of_that_file(tmp_path: Path, text: str) -> None:
     write(tmp_path / "a.yaml", topic("good"))
     (tmp_path / "b.yaml").write_text(text)

@@ -100,7 +100,7 @@ def test_the_page_has_a_table_of_all_names_that_differ() -> None:
         for row in monitoring.tables()["Brokers"]
     ]
     different = [names for names in expected if len(set(names)) > 1]
-    found = re.findall(r"^\| `(\w+)` \| `(\w+)` \| `(\w+)` \|$", monitoring.PAGE.read_text(), re.MULTILINE)
+    found = re.findall(r"^\| `(\w+)` \| `(\w+)` \| `(\w+)` \|$", monitoring.METRICS.read_text(), re.MULTILINE)
     assert found == different
 
 

@@ -1,17 +1,31 @@
 """Event loops with a time of their own: no test waits, and none depends on how busy the machine is.
 
 `run_in_virtual_time` is for what has no real sockets and no threads; `StoppedClock` may have both.
+`slowdown` is for tests of CPU time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from ottla.simulation.loop import Process, SimulatedLoop
 
 T = TypeVar("T")
+REFERENCE_S = 0.045
+"""CPU time of `slowdown`'s work on the machine that budgets of CPU time are meant for, otherwise idle."""
+
+
+def slowdown() -> float:
+    """How many times as long as on that machine this one takes now, at least 1: a CPU whose other thread is
+    busy, or whose caches others use, takes more CPU time for the same work."""
+    began_s = time.process_time()
+    for _ in range(3):
+        rows = sorted((number * 7919 % 65_537, str(number)) for number in range(20_000))
+        assert len({text: number for number, text in rows}) == len(rows)
+    return max(1.0, (time.process_time() - began_s) / REFERENCE_S)
 
 
 class StoppedClock(asyncio.SelectorEventLoop):
