@@ -1,7 +1,7 @@
 """Fixtures and hooks of all tests: skips that fail CI, budgets of time, port ranges, Hypothesis' profile, a
 fast-starting Spark.
 
-With OTTLA_NO_SKIPS set, a skipped test fails the run, unless the reason starts with "Docker". Hypothesis
+With OTTLA_NO_SKIPS set, a skipped test fails the run, unless the reason is one of MAY_SKIP. Hypothesis
 draws the same examples each time, however slow the machine is; with OTTLA_EXPLORE set, it looks for others.
 
 A unit test has a second, a test beside other programs 20 s, without its fixtures. `@pytest.mark.budget(5)`
@@ -48,6 +48,8 @@ SPREAD = "test_simulation_seeds.py"
 """The file whose tests both processes run."""
 
 _while_tests_run = ExitStack()
+MAY_SKIP = ("Docker", "this clone does not have")
+"""How reasons begin that belong to the machine, or to a shallow clone, which lacks the last release."""
 _skipped: list[str] = []
 _slow: list[str] = []
 
@@ -125,7 +127,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         reason = reason.removeprefix("Skipped: ")
-        if not reason.startswith("Docker"):
+        if not reason.startswith(MAY_SKIP):
             _skipped.append(f"{report.nodeid}: {reason}")
 
 
