@@ -8,75 +8,59 @@ part of it is what no broker can.
 
 from __future__ import annotations
 
-import base64
-import json
 import os
+import pickle
 import select
 import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from bench.connection import SIZE
-from ottla.local.processes import ChildProcess, StartFailed, wait_until
+from bench.processes import serve_at, serving
 
 LOG_BYTES_MAX: Final = 1 << 30
 """The file of the requests starts again, as retention deletes the segments of the broker's topic."""
 REQUEST_BYTES_MAX: Final = 1 << 20
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """A request of this size, and what a broker does for it."""
+class Exchange(NamedTuple):
+    """What a broker does for a request."""
 
-    request_bytes: int
     written_bytes: int
     """The end of the request, which is appended to the log."""
-    head: str
-    """The response's first bytes, its size included, in base64."""
+    head: bytes
+    """The response's first bytes, its size included."""
     file_bytes: int = 0
     """Bytes of the file that follow the head."""
-    tail: str = ""
+    tail: bytes = b""
 
     @classmethod
-    def of_produce(cls, request_bytes: int, batch_bytes: int, response: bytes) -> Exchange:
-        return cls(request_bytes, batch_bytes, _text(SIZE.pack(len(response)) + response))
+    def of_produce(cls, batch_bytes: int, response: bytes) -> Exchange:
+        return cls(batch_bytes, SIZE.pack(len(response)) + response)
 
     @classmethod
-    def of_fetch(cls, request_bytes: int, response: bytes, records_at: int, records_bytes: int) -> Exchange:
-        head, tail = response[:records_at], response[records_at + records_bytes :]
-        return cls(request_bytes, 0, _text(SIZE.pack(len(response)) + head), records_bytes, _text(tail))
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode()
+    def of_fetch(cls, response: bytes, records: bytes) -> Exchange:
+        head, _, tail = response.partition(records)
+        return cls(0, SIZE.pack(len(response)) + head, len(records), tail)
 
 
 @contextmanager
-def running(directory: Path, exchanges: list[Exchange], records: bytes) -> Iterator[ChildProcess]:
-    """A floor that answers these requests, fetches with `records`; its port is in directory/ready."""
+def running(directory: Path, exchanges: Mapping[int, Exchange], records: bytes) -> Iterator[tuple[int, int]]:
+    """A floor that answers requests of these sizes, fetches with `records`: its process id and port."""
     directory.mkdir()
-    (directory / "exchanges").write_text(json.dumps([asdict(exchange) for exchange in exchanges]))
+    (directory / "exchanges").write_bytes(pickle.dumps(exchanges))
     (directory / "records").write_bytes(records)
-    ready, log = directory / "ready", directory / "floor.log"
-    floor = ChildProcess("floor", [sys.executable, "-m", "bench.floor", str(directory)], log=log)
-    floor.start()
-    try:
-        if not wait_until(lambda: ready.exists() or not floor.running, timeout_s=30) or not ready.exists():
-            raise StartFailed(log.read_text())
+    with serving("floor", [sys.executable, "-m", "bench.floor", str(directory)], directory) as floor:
         yield floor
-    finally:
-        floor.stop(timeout_s=20)
 
 
 class _Log:
     """The file that takes the written bytes."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         self._at = 0
 
@@ -89,34 +73,24 @@ class _Log:
 
 def serve(directory: Path) -> None:
     """Answers requests, one connection at a time as the benchmark opens them, until it is killed."""
-    parsed = [Exchange(**fields) for fields in json.loads((directory / "exchanges").read_text())]
-    answers: Mapping[int, tuple[int, bytes, int, bytes]] = {
-        each.request_bytes: (
-            each.written_bytes,
-            base64.b64decode(each.head),
-            each.file_bytes,
-            base64.b64decode(each.tail),
-        )
-        for each in parsed
-    }
+    exchanges: Mapping[int, Exchange] = pickle.loads((directory / "exchanges").read_bytes())
     log, records = _Log(directory / "log"), os.open(directory / "records", os.O_RDONLY)
     listener = socket.create_server(("127.0.0.1", 0))
-    (directory / "port").write_text(str(listener.getsockname()[1]))
-    (directory / "port").rename(directory / "ready")
+    serve_at(listener.getsockname()[1], directory)
     buffer = memoryview(bytearray(REQUEST_BYTES_MAX))
     while True:
         connection, _ = listener.accept()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with connection, select.epoll() as poller:
             poller.register(connection, select.EPOLLIN)
-            _answer(connection, poller, buffer, answers, log, records)
+            _answer(connection, poller, buffer, exchanges, log, records)
 
 
 def _answer(
     connection: socket.socket,
     poller: select.epoll,
     buffer: memoryview,
-    answers: Mapping[int, tuple[int, bytes, int, bytes]],
+    exchanges: Mapping[int, Exchange],
     log: _Log,
     records: int,
 ) -> None:
@@ -132,7 +106,7 @@ def _answer(
             size += SIZE.unpack_from(buffer)[0]
         if filled < size:
             continue
-        written, head, file_bytes, tail = answers[size]
+        written, head, file_bytes, tail = exchanges[size]
         if written:
             log.append(buffer[size - written : size])
             connection.send(head)

@@ -1,4 +1,4 @@
-"""CPU time and memory of processes, from /proc; and the state of the page cache before a measurement.
+"""CPU time and memory of processes, from /proc; the page cache before a measurement; processes that serve it.
 
 Called by the benchmarks before and after a run, with all brokers of a side. `make_cold` syncs the written
 pages of a file and drops them with POSIX_FADV_DONTNEED; it works for files that other processes have open.
@@ -15,9 +15,14 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+import click
+
+from ottla.local.processes import ChildProcess, wait_until
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _MADV_POPULATE_WRITE = 23
@@ -108,3 +113,25 @@ def resident_share(path: Path) -> float:
         finally:
             del first
     return sum(flags & 1 for flags in residency) / pages
+
+
+@contextmanager
+def serving(name: str, command: Sequence[str], directory: Path) -> Iterator[tuple[int, int]]:
+    """A process that calls `serve_at` with this directory: its id and port. Raises ClickException with its
+    log if it ends before."""
+    ready, log = directory / "ready", directory / f"{name}.log"
+    process = ChildProcess(name, command, log=log)
+    process.start()
+    try:
+        if not wait_until(lambda: ready.exists() or not process.running, timeout_s=30) or not ready.exists():
+            raise click.ClickException(log.read_text())
+        assert process.pid is not None
+        yield process.pid, int(ready.read_text())
+    finally:
+        process.stop(timeout_s=20)
+
+
+def serve_at(port: int, directory: Path) -> None:
+    """Report to `serving` that this process accepts connections."""
+    (directory / "port").write_text(str(port))
+    (directory / "port").rename(directory / "ready")

@@ -30,11 +30,10 @@ from rich.table import Table
 from bench.connection import SIZE, RequestConnection, check_errors, decode_response
 from bench.floor import Exchange, running
 from bench.interpreter import say_interpreter
-from bench.processes import cpu_ticks, main_thread_cpu_s, touch_free_pages
+from bench.processes import cpu_ticks, main_thread_cpu_s, serve_at, serving, touch_free_pages
 from bench.sides import python_path
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
-from ottla.local.processes import ChildProcess, wait_until
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore
 from ottla.protocol import codec, frames
@@ -69,8 +68,8 @@ def records_of(batch_bytes: int) -> int:
     return max(1, batch_bytes // (RECORD_BYTES + 8))
 
 
-def produce_frame(batch_bytes: int, acks: int = 1, topic: str = TOPIC) -> bytes:
-    """A Produce request with one batch of about `batch_bytes`, at least one record."""
+def produce_frame(batch_bytes: int, acks: int = 1, topic: str = TOPIC, partitions: int = 1) -> bytes:
+    """A Produce request with one batch of about `batch_bytes`, at least one record, for each partition."""
     count = records_of(batch_bytes)
     value = os.urandom(RECORD_BYTES)
     now_ms = time.time_ns() // 1_000_000
@@ -80,7 +79,11 @@ def produce_frame(batch_bytes: int, acks: int = 1, topic: str = TOPIC) -> bytes:
         timeout_ms=30_000,
         topic_data=[
             ProduceRequest.TopicProduceData(
-                name=topic, partition_data=[ProduceRequest.PartitionProduceData(index=0, records=batch)]
+                name=topic,
+                partition_data=[
+                    ProduceRequest.PartitionProduceData(index=index, records=batch)
+                    for index in range(partitions)
+                ],
             )
         ],
     )
@@ -131,17 +134,9 @@ class MeasuredBroker(NamedTuple):
 @contextmanager
 def measured_broker(name: str, checkout: Path, directory: Path) -> Iterator[MeasuredBroker]:
     """A broker with the code of `checkout`, and the topics of one partition each."""
-    ready = directory / "ready"
     command = [sys.executable, "-m", "bench.requests", "--serve", str(directory)]
-    log = directory / "broker.log"
     environment = ["/usr/bin/env", f"--chdir={checkout}", f"PYTHONPATH={python_path(checkout)}"]
-    broker = ChildProcess(name, [*environment, *command], log=log)
-    broker.start()
-    try:
-        if not wait_until(lambda: ready.exists() or not broker.running, timeout_s=30) or not ready.exists():
-            raise click.ClickException(log.read_text())
-        assert broker.pid is not None
-        port = int(ready.read_text())
+    with serving(name, [*environment, *command], directory) as (pid, port):
 
         async def create(client: AdminClient) -> None:
             for topic in (TOPIC, FETCHED_TOPIC):
@@ -152,17 +147,16 @@ def measured_broker(name: str, checkout: Path, directory: Path) -> Iterator[Meas
         connection.run(produce_frame(64 << 10, topic=FETCHED_TOPIC), FETCHED_BATCHES, IN_FLIGHT)
         connection.close()
         subprocess.run(
-            ["taskset", "-a", "-c", "-p", str(BROKER_CORE), str(broker.pid)], check=True, capture_output=True
+            ["taskset", "-a", "-c", "-p", str(BROKER_CORE), str(pid)], check=True, capture_output=True
         )
-        yield MeasuredBroker(name, broker.pid, port)
-    finally:
-        broker.stop(timeout_s=20)
+        yield MeasuredBroker(name, pid, port)
 
 
 @contextmanager
 def measured_floor(broker: MeasuredBroker, directory: Path) -> Iterator[MeasuredBroker]:
     """A process that makes the broker's system calls, with the broker's responses to the same requests."""
-    exchanges, records = [], b""
+    exchanges: dict[int, Exchange] = {}
+    records = b""
     for load in loads():
         connection = RequestConnection(broker.port)
         connection.send(load.frame)
@@ -173,15 +167,12 @@ def measured_floor(broker: MeasuredBroker, directory: Path) -> Iterator[Measured
         check_errors(decoded)
         if isinstance(decoded, FetchResponse):
             records = bytes(decoded.responses[0].partitions[0].records or b"")
-            at = response.index(records)
-            exchanges.append(Exchange.of_fetch(len(load.frame), response, at, len(records)))
+            exchanges[len(load.frame)] = Exchange.of_fetch(response, records)
         else:
-            batch = batch_of(load.frame)
-            exchanges.append(Exchange.of_produce(len(load.frame), batch, response))
-    with running(directory / "floor", exchanges, records) as floor:
-        assert floor.pid is not None
-        os.sched_setaffinity(floor.pid, {BROKER_CORE})
-        yield MeasuredBroker("floor", floor.pid, int((directory / "floor" / "ready").read_text()))
+            exchanges[len(load.frame)] = Exchange.of_produce(batch_of(load.frame), response)
+    with running(directory / "floor", exchanges, records) as (pid, port):
+        os.sched_setaffinity(pid, {BROKER_CORE})
+        yield MeasuredBroker("floor", pid, port)
 
 
 def batch_of(frame: bytes) -> int:
@@ -218,8 +209,7 @@ async def serve(directory: Path) -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     await broker.start()
-    (directory / "port").write_text(str(broker.endpoints[0].port))
-    (directory / "port").rename(directory / "ready")
+    serve_at(broker.endpoints[0].port, directory)
     await stopping.wait()
     await broker.stop()
 

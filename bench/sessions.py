@@ -21,12 +21,11 @@ from rich.table import Table
 
 from bench.connection import RequestConnection
 from bench.interpreter import say_interpreter
-from bench.requests import CLIENT_CORE, MeasuredBroker, measured_broker
+from bench.requests import CLIENT_CORE, MeasuredBroker, measured_broker, produce_frame
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
 from ottla.protocol import frames
-from ottla.protocol.messages import FetchRequest, ProduceRequest
-from ottla.protocol.records import Record, build_batch
+from ottla.protocol.messages import FetchRequest
 
 VERSION = 12
 SESSION_ID = struct.Struct(">i")
@@ -53,13 +52,6 @@ def fetch(topics: dict[str, int], session_id: int, epoch: int) -> bytes:
         ],
     )
     return frames.encode_request(message, VERSION, 1, "bench-consumer")
-
-
-def produce(topic: str) -> bytes:
-    batch = build_batch([Record(0, 1000, None, b"x" * 200)])
-    data = ProduceRequest.PartitionProduceData(index=0, records=batch)
-    row = ProduceRequest.TopicProduceData(name=topic, partition_data=[data])
-    return frames.encode_request(ProduceRequest(acks=1, timeout_ms=9000, topic_data=[row]), 11, 1, "bench")
 
 
 def open_session(connection: RequestConnection, topics: dict[str, int]) -> int:
@@ -103,7 +95,7 @@ def figures(broker: MeasuredBroker, partitions: int, rounds: int) -> Iterator[tu
         connection.run(one, 1, 1)
         idle()
 
-    fetch_all, one = fetch(topics, 0, -1), produce(next(iter(topics)))
+    fetch_all, one = fetch(topics, 0, -1), produce_frame(1, topic=next(iter(topics)))
     few = max(20, 20_000 // partitions)
     for name, requests, send in (
         ("whole", few, whole),

@@ -33,15 +33,14 @@ from bench.connection import SIZE, RequestConnection, check_errors, decode_respo
 from bench.groups import Member, make_group
 from bench.loads import RECORD_BYTES
 from bench.processes import usage_of
+from bench.requests import IN_FLIGHT, produce_frame
 from ottla.protocol import frames
 from ottla.protocol import messages as m
-from ottla.protocol.records import Record, build_batch
 from ottla.protocol.types import Message
 from ottla.wire.connection import BrokerConnection
 
 SAMPLE_EVERY: Final = 64
 KEYS: Final = 100_000
-IN_FLIGHT: Final = 5
 READ_TIMEOUT_S: Final = 60.0
 SPARE_FILES: Final = 100
 Figures = dict[str, float]
@@ -195,20 +194,11 @@ def end_to_end(task: Task) -> Figures:
 # --- encoded requests --------------------------------------------------------------------------------------
 
 
-def produce_frame(topic: str, partitions: int) -> bytes:
-    """A Produce request with a record for each partition, acks=1."""
-    batch = build_batch([Record(0, time.time_ns() // 1_000_000, None, b"x" * RECORD_BYTES)])
-    rows = [m.ProduceRequest.PartitionProduceData(index=n, records=batch) for n in range(partitions)]
-    data = [m.ProduceRequest.TopicProduceData(name=topic, partition_data=rows)]
-    request = m.ProduceRequest(acks=1, timeout_ms=30_000, topic_data=data)
-    return frames.encode_request(request, 11, 1, "bench-producer")
-
-
 def write_partitions(task: Task) -> Figures:
     connection = RequestConnection(task.port)
     requests = task.records // task.partitions
     began = time.monotonic()
-    connection.run(produce_frame(task.topic, task.partitions), requests, IN_FLIGHT)
+    connection.run(produce_frame(1, topic=task.topic, partitions=task.partitions), requests, IN_FLIGHT)
     took_s = time.monotonic() - began
     connection.close()
     return {"records_per_s": requests * task.partitions / took_s}
@@ -289,7 +279,7 @@ def pace(task: Task, frames_by_client: Sequence[Sequence[bytes]], seconds: int) 
 
 
 def pace_connections(task: Task) -> Figures:
-    frame = produce_frame(task.topic, 1)
+    frame = produce_frame(1, topic=task.topic)
     return pace(task, [[frame]] * task.clients, max(1, task.records // task.clients))
 
 
