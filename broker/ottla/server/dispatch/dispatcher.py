@@ -362,7 +362,7 @@ class Dispatcher:
         for route in routes:
             assert route.api_key not in self._routes, f"{route.api_key!r} is registered twice"
             self._routes[route.api_key] = route
-        self.repeated_produce = self._routes[_PRODUCE].repeated if _PRODUCE in self._routes else None
+        self._offer_repeated()
 
     def wrap(self, around: Callable[[Route], Route]) -> None:
         """Replace each route by `around(route)` (ottla.dev); its counters are kept."""
@@ -370,7 +370,11 @@ class Dispatcher:
             wrapped = around(route)
             wrapped.counters = route.counters
             self._routes[key] = wrapped
-        self.repeated_produce = self._routes[_PRODUCE].repeated if _PRODUCE in self._routes else None
+        self._offer_repeated()
+
+    def _offer_repeated(self) -> None:
+        produce = self._routes.get(_PRODUCE)
+        self.repeated_produce = None if produce is None else produce.repeated
 
     def routes(self) -> list[Route]:
         """In the order of API keys."""

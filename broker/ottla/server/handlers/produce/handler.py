@@ -41,7 +41,12 @@ from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.server.dispatch.purgatory import Purgatory
 from ottla.server.dispatch.throttling import ClientThrottle
 from ottla.server.handlers.leader_hints import HINTED_ERRORS, LeaderHints
-from ottla.server.handlers.produce.repeated import RepeatedProduce, RepeatedRequests
+from ottla.server.handlers.produce.repeated import (
+    CHECKED_FIELDS,
+    NO_RECORD_ERRORS,
+    RepeatedProduce,
+    RepeatedRequests,
+)
 from ottla.server.handlers.produce.verification import TransactionVerification, Verifications
 from ottla.server.logs.deferred_validation import DeferredValidation, ValidationResult
 from ottla.server.network.channel import Connection, PendingResponse
@@ -59,12 +64,9 @@ PACKED_FROM = 9
 _RESPONSE_SIZE = Struct(">i")
 _RESPONSE_HEADER = Struct(">ix")  # correlation id, no tagged fields
 _RESPONSE_PARTITION = Struct(">ihqqqBxx")  # index .. log start offset, no record errors, no tagged fields
-_NO_RECORD_ERRORS = 1
 _RESPONSE_TOPIC_END = b"\0"  # no tagged fields
 _RESPONSE_END = Struct(">ix")  # throttle time, no tagged fields
 
-_CHECKED_FIELDS = Struct(">8xi4xb4xh")
-"""Fields of a batch of format 2: length, magic and attributes."""
 _TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _NO_LOG_START = frozenset(
     (
@@ -469,7 +471,7 @@ def _check_format(
             ErrorCode.INVALID_RECORD,
             "Produce requests from version 3 must have exactly one record batch per partition",
         )
-    length, magic, attributes = _CHECKED_FIELDS.unpack_from(records)
+    length, magic, attributes = CHECKED_FIELDS.unpack_from(records)
     if magic != 2:
         raise KafkaError(
             ErrorCode.INVALID_RECORD if 0 <= magic < 2 else ErrorCode.CORRUPT_MESSAGE,
@@ -540,7 +542,7 @@ def pack_response(response: ProduceResponse, correlation_id: int) -> bytes:
         for p in topic.partition_responses:
             parts.append(
                 _RESPONSE_PARTITION.pack(
-                    p.index, 0, p.base_offset, p.log_append_time_ms, p.log_start_offset, _NO_RECORD_ERRORS
+                    p.index, 0, p.base_offset, p.log_append_time_ms, p.log_start_offset, NO_RECORD_ERRORS
                 )
             )
         parts.append(_RESPONSE_TOPIC_END)

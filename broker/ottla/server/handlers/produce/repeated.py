@@ -48,9 +48,10 @@ _AFTER_CLIENT_ID: Final = 19
 The name of a topic is next, its length first."""
 _NAME_TO_RECORDS: Final = 5  # the length of the name is one more than its bytes; number of partitions, index
 _NAME_BYTES_MAX: Final = 126  # of a length in one byte
-_CHECKED_FIELDS: Final = Struct(">8xi4xb4xh")  # of a batch: length, magic and attributes
+CHECKED_FIELDS: Final = Struct(">8xi4xb4xh")
+"""Fields of a batch of format 2: length, magic and attributes."""
 _NO_TAGGED_FIELDS: Final = memoryview(b"\0\0\0")  # of partition, topic and request
-_NO_RECORD_ERRORS: Final = 1
+NO_RECORD_ERRORS: Final = 1
 
 
 class RepeatedProduce:
@@ -84,7 +85,7 @@ class RepeatedProduce:
             info.first_offset,
             info.log_append_time,
             info.log_start_offset,
-            _NO_RECORD_ERRORS,
+            NO_RECORD_ERRORS,
             0,
         )
 
@@ -159,7 +160,7 @@ class RepeatedRequests:
             if frame[end:] != _NO_TAGGED_FIELDS or length < RECORD_BATCH_OVERHEAD:
                 return False
             records = frame[at:end]
-            batch_bytes, magic, attributes = _CHECKED_FIELDS.unpack_from(records)
+            batch_bytes, magic, attributes = CHECKED_FIELDS.unpack_from(records)
             if magic != MAGIC_V2 or batch_bytes + LOG_OVERHEAD != length or attributes & TRANSACTIONAL_FLAG:
                 return False
             acks = repeated.acks
