@@ -18,15 +18,18 @@ def named() -> tuple[str, str]:
     return found["version"], found["commit"]
 
 
-def export(folder: Path) -> None:
-    """Write its files into a new folder. Raises LookupError where the clone does not have the commit."""
-    version, commit = named()
+def export(folder: Path, commit: str = "") -> None:
+    """Write its files, or another commit's, into a new folder. Raises LookupError where the clone does not
+    have the commit."""
+    version, released = named()
+    commit = commit or released
     git = ["git", "-C", str(ROOT)]
     if subprocess.run(
         [*git, "cat-file", "-e", f"{commit}^{{commit}}"], capture_output=True, check=False
     ).returncode:
+        known = f", the commit of {version}" if commit == released else ""
         raise LookupError(
-            f"this clone does not have {commit}, the commit of {version}: `git fetch --unshallow`, "
+            f"this clone does not have {commit}{known}: `git fetch --unshallow`, "
             "or fetch-depth: 0 of actions/checkout"
         )
     archive = folder.with_suffix(".tar")

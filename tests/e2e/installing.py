@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+from tests import last_release
 from tests.e2e.clusters import CONNECT_IMAGE, IMAGE, NAMESPACE, SPARK_IMAGE, SYSTEM
 from tests.e2e.kube import Kube
 
@@ -63,13 +64,13 @@ def load_older(folder: Path) -> Older | None:
     """The version of OLDER_COMMIT, from this checkout into `folder`; its image is the one that
     OTTLA_E2E_OLDER_IMAGE names, or built. None without the commit, or without a way to load the image."""
     given, script = os.environ.get("OTTLA_E2E_OLDER_IMAGE"), os.environ.get("OTTLA_KUBE")
-    archive = folder / "older.tar"
-    asked = ["git", "-C", str(ROOT), "archive", "-o", str(archive), OLDER_COMMIT]
-    if not (given or script) or subprocess.run(asked, capture_output=True, check=False).returncode != 0:
+    if not (given or script):
         return None
     tree = folder / "older"
-    tree.mkdir()
-    subprocess.run(["tar", "-xf", str(archive), "-C", str(tree)], check=True)
+    try:
+        last_release.export(tree, OLDER_COMMIT)
+    except LookupError:
+        return None
     name = given or f"ottla:older-{OLDER_COMMIT[:7]}"
     if script and not given:
         build = [script, "load-image", str(tree), name, f"BASE_IMAGE={_BASE}"]
