@@ -45,7 +45,8 @@ COMMAND_S_MAX = 600.0  # Spark, on a busy machine
 READS_S_MAX = 180.0
 """How long a command that only reads is repeated."""
 _READS = re.compile(
-    r"^(kubectl (get|top|ottla status|exec .* ottla \w+ describe)|ottla \w+ (describe|list)|curl) "
+    r"^(kubectl (get|top|ottla status|exec .* ottla \w+ describe)|ottla \w+ (describe|list)|curl"
+    r"|ottla-pipeline audit-report) "
 )
 _DOWNLOADS = (".ivy2.5.2", ".ivy2", ".m2", ".cache/ottla")
 _FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
