@@ -3,9 +3,11 @@
 A broker with the in-memory metadata store runs on core 0. This process, on core 1, sends it requests that
 were encoded beforehand, and reads the CPU time of the broker's main thread from /proc. Five requests are in
 flight, as Kafka's producer allows (it sends small ones mostly one at a time: `--in-flight 1`). With
-`--against CHECKOUT` the code of another checkout is measured in turns, so that other work on the machine
-affects both. `--floor` measures a process that makes the same system calls and nothing else (floor.py);
-`make bench` takes its floors from here.
+`--against CHECKOUT` the code of another checkout is measured in turns, and with `--interpreter NAME=PYTHON`,
+which is repeatable, this code on another interpreter, so that other work on the machine affects all of them.
+The ratio is the median of the rounds' ratios to the code before, else to this code on this interpreter.
+`--floor` measures a process that makes the same system calls and nothing else (floor.py); `make bench` takes
+its floors from here.
 """
 
 from __future__ import annotations
@@ -132,9 +134,11 @@ class MeasuredBroker(NamedTuple):
 
 
 @contextmanager
-def measured_broker(name: str, checkout: Path, directory: Path) -> Iterator[MeasuredBroker]:
-    """A broker with the code of `checkout`, and the topics of one partition each."""
-    command = [sys.executable, "-m", "bench.requests", "--serve", str(directory)]
+def measured_broker(
+    name: str, checkout: Path, directory: Path, python: str = sys.executable
+) -> Iterator[MeasuredBroker]:
+    """A broker with the code of `checkout` on `python`, and the topics of one partition each."""
+    command = [python, "-m", "bench.requests", "--serve", str(directory)]
     environment = ["/usr/bin/env", f"--chdir={checkout}", f"PYTHONPATH={python_path(checkout)}"]
     with serving(name, [*environment, *command], directory) as (pid, port):
 
@@ -245,12 +249,38 @@ def comparison_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def parse_interpreters(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """The path of each Python by its name in the table."""
+    paths = {}
+    for value in values:
+        name, equals, path = value.partition("=")
+        if not equals or not name.replace(".", "").isalnum() or name in ("before", "now", "floor"):
+            raise click.BadParameter(f"{value}: expected NAME=PYTHON, as in 3.13=/usr/bin/python3.13")
+        # Links are not resolved: that of a virtual environment leads to its packages.
+        paths[name] = str(Path(path).absolute())
+    return paths
+
+
 @click.command()
 @comparison_options
+@click.option(
+    "--interpreter",
+    "interpreters",
+    multiple=True,
+    metavar="NAME=PYTHON",
+    callback=parse_interpreters,
+    help="Another Python with the broker's packages, to measure this code on in turns; repeatable.",
+)
 @click.option("--floor", "with_floor", is_flag=True, help="Measure the system calls alone, too.")
 @click.option("--serve", "serve_in", type=click.Path(path_type=Path), hidden=True)
 def main(
-    against: Path | None, rounds: int, only: str, in_flight: int, with_floor: bool, serve_in: Path | None
+    against: Path | None,
+    rounds: int,
+    only: str,
+    in_flight: int,
+    interpreters: dict[str, str],
+    with_floor: bool,
+    serve_in: Path | None,
 ) -> None:
     """Measure the CPU time of the broker's event loop for one request of each kind."""
     if serve_in is not None:
@@ -259,16 +289,18 @@ def main(
         return
     say_interpreter()
     os.sched_setaffinity(0, {CLIENT_CORE})
-    table = Table("load", "code", "CPU µs / request", "least", "system")
+    table = Table("load", "code", "CPU µs / request", "least", "ratio", "system")
     for column in table.columns[2:]:
         column.justify = "right"
     here = Path(__file__).parent.parent
     with ExitStack() as stack:
         brokers = []
-        for name, checkout in (("before", against), ("now", here)):
-            if checkout is not None:
-                directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-")))
-                brokers.append(stack.enter_context(measured_broker(name, checkout, directory)))
+        before = [("before", against, sys.executable)] if against is not None else []
+        others = [(name, here, python) for name, python in interpreters.items()]
+        for name, checkout, python in (*before, ("now", here, sys.executable), *others):
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-")))
+            brokers.append(stack.enter_context(measured_broker(name, checkout, directory, python)))
+        base = brokers[0].name
         if with_floor:
             brokers.insert(0, stack.enter_context(measured_floor(brokers[-1], directory)))
         for load in loads():
@@ -282,13 +314,15 @@ def main(
                         samples_by_name[broker.name].append(sample)
             for name, samples in samples_by_name.items():
                 costs = [cost for cost, _ in samples]
+                ratios = [cost / other for cost, (other, _) in zip(costs, samples_by_name[base], strict=True)]
                 table.add_row(
                     load.name,
                     name,
                     f"{statistics.median(costs):.1f}",
                     f"{min(costs):.1f}",
+                    f"{statistics.median(ratios):.2f}",
                     f"{statistics.median(share for _, share in samples):.0%}",
-                    end_section=name == "now",
+                    end_section=name == brokers[-1].name,
                 )
     Console().print(table)
 

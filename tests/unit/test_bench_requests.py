@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from bench import hostile
 from bench.connection import RequestConnection
@@ -19,6 +20,7 @@ from bench.requests import (
     Load,
     MeasuredBroker,
     fetch_frame,
+    main,
     measure,
     produce_frame,
 )
@@ -115,3 +117,12 @@ def test_an_attack_that_the_broker_refuses_is_no_attack() -> None:
     hostile.check_produced(frame(0))
     with pytest.raises(click.ClickException, match="refused the attack with MESSAGE_TOO_LARGE"):
         hostile.check_produced(frame(ErrorCode.MESSAGE_TOO_LARGE))
+
+
+@pytest.mark.parametrize(
+    "value", ["/usr/bin/python3.13", "now=/usr/bin/python3.13", "a/b=/usr/bin/python3.13"]
+)
+def test_an_interpreter_has_a_name_of_its_own(value: str) -> None:
+    result = CliRunner().invoke(main, ["--interpreter", value])
+    assert result.exit_code == 2
+    assert f"{value}: expected NAME=PYTHON" in result.output
