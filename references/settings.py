@@ -61,6 +61,7 @@ DIFFERENCES: Final[Mapping[str, str]] = {
     "sasl.mechanism.inter.broker.protocol": "GSSAPI, which is the default, is refused: set it",
     "sasl.server.callback.handler.class": "only Kafka's own handlers; other classes are refused",
     "sasl.login.callback.handler.class": "only Kafka's own handlers; other classes are refused",
+    "socket.send.buffer.bytes": "unless it is set, the system's size, which grows with the connection",
     "ssl.engine.factory.class": "refused for a listener with TLS",
     "ssl.keystore.type": "a JKS file is refused; the error has the command that converts it",
     "ssl.truststore.type": "a JKS file is refused; the error has the command that converts it",

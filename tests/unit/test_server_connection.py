@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from ottla.metadata.config import BrokerConfig
 from ottla.ports.files import OS_FILES, OsFiles
+from ottla.server.assembly.request_processing import send_buffer_bytes
 from ottla.server.network.channel import PENDING_RESPONSES_MAX, SENDFILE_TURN_BYTES
 from ottla.server.network.listener import Endpoint
 from ottla.storage.segment_files import FileSlice, SegmentFile
@@ -557,3 +559,10 @@ def test_a_muted_connection_says_until_when(run: asyncio.Runner) -> None:
             assert h.connection.muted_until_s == pytest.approx(h.loop.time() + 0.5, abs=0.2)
 
     run.run(scenario())
+
+
+def test_the_send_buffer_is_the_systems_unless_it_is_set() -> None:
+    settings = {"broker.id": "0"}
+    assert send_buffer_bytes(BrokerConfig.from_properties(settings)) == -1
+    settings["socket.send.buffer.bytes"] = "102400"
+    assert send_buffer_bytes(BrokerConfig.from_properties(settings)) == 102400
