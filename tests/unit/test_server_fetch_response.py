@@ -15,6 +15,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest, FetchResponse
 from ottla.server.dispatch.fetch_sessions import WantedPartition
 from ottla.server.handlers.fetch.response import (
+    COPIED_SLICE_MAX_BYTES,
     INLINE_SLICE_MAX_BYTES,
     FetchedPartition,
     begin_session,
@@ -120,8 +121,8 @@ def test_the_packed_fetch_response_equals_the_codecs(
     (tmp_path / "segment").write_bytes(content)
     file = SegmentFile(OS_FILES, tmp_path / "segment")
     small = FileSlice(file, 10, 200)
-    big = [FileSlice(file, 0, INLINE_SLICE_MAX_BYTES + 1), FileSlice(file, 5, 77)]
-    big_size = INLINE_SLICE_MAX_BYTES + 78
+    big = [FileSlice(file, 0, INLINE_SLICE_MAX_BYTES + 1), FileSlice(file, 5, COPIED_SLICE_MAX_BYTES)]
+    big_size = INLINE_SLICE_MAX_BYTES + 1 + COPIED_SLICE_MAX_BYTES
     wrong = FetchedPartition(wanted(9), ErrorCode.NOT_LEADER_OR_FOLLOWER, aborted=())
     diverging = (3, 2**33) if version >= 12 else None
     diverged = FetchedPartition(wanted(2), ErrorCode.NONE, 5, 5, 0, diverging=diverging)

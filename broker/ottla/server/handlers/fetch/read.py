@@ -202,6 +202,7 @@ class FetchRead:
         remaining = self.max_bytes
         min_one = self.min_one
         unknown: list[FetchedPartition] = []
+        find, record_progress = replicas.find, record_progress and follower
         self.must_respond = False
         self.size = 0
         self.fetched = partitions = []
@@ -211,8 +212,8 @@ class FetchRead:
             if is_authorized is not None and not is_authorized(topic):
                 unknown.append(FetchedPartition(wanted, ErrorCode.TOPIC_AUTHORIZATION_FAILED, aborted=()))
                 continue
-            replica = None if topic is None else replicas.find(topic, asked.partition)
-            if replica is None or not _has_topic_id(replica, wanted):
+            replica = None if topic is None else find(topic, asked.partition)
+            if replica is None or not (wanted.topic_id is ZERO_UUID or _has_topic_id(replica, wanted)):
                 error = self._error_for(wanted, replica)
                 if error in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                     unknown.append(FetchedPartition(wanted, error, aborted=()))
@@ -228,11 +229,12 @@ class FetchRead:
                     self.must_respond = True
                     continue
                 changes_notify = False  # none is sent when another replica becomes preferred
+            max_bytes = asked.partition_max_bytes
             try:
                 read = read_replica(
                     replica,
                     asked.fetch_offset,
-                    min(asked.partition_max_bytes, remaining),
+                    max_bytes if max_bytes < remaining else remaining,
                     replica_id=replica_id,
                     broker_epoch=broker_epoch,
                     current_leader_epoch=asked.current_leader_epoch,
@@ -252,25 +254,25 @@ class FetchRead:
                 if len(self.page_misses) == MISSES_MAX:
                     break
                 continue
-            if read.error or read.diverging is not None:
-                read = read._replace(error=self._error_for_version(read.error))
+            error, high_watermark, last_stable, log_start, diverging, data, caught_up = read
+            if error or diverging is not None:
+                error = self._error_for_version(error)
                 self.must_respond = True
-            data = read.read
             if throttled and replica_id not in replica.isr and quota.is_throttled(*replica.key):
                 data = None
             size = 0 if data is None else data.size
             partitions.append(
                 FetchedPartition(
                     wanted,
-                    read.error,
-                    read.high_watermark,
-                    read.last_stable_offset,
-                    read.log_start_offset,
+                    error,
+                    high_watermark,
+                    last_stable,
+                    log_start,
                     None if data is None else data.slices,
                     size,
-                    read.diverging,
+                    diverging,
                     aborted,
-                    changes_notify and read.caught_up,
+                    changes_notify and caught_up,
                 )
             )
             if size:

@@ -20,6 +20,8 @@ from ottla.storage.segment_files import FileSlice
 # sendfiles.
 INLINE_SLICE_MAX_BYTES = 16 * 1024
 
+COPIED_SLICE_MAX_BYTES = 4096
+"""A larger slice is a part of its own, which costs less than a copy."""
 STEP_PARTS = 1000
 PREFERRED_REPLICA_FROM = 11
 
@@ -96,7 +98,11 @@ def by_topic(partitions: Iterable[FetchedPartition]) -> list[FetchedTopic]:
     last: WantedPartition | None = None
     for partition in partitions:
         wanted = partition.wanted
-        if last is None or wanted.topic != last.topic or wanted.topic_id != last.topic_id:
+        # First by identity, since partitions of one topic mostly have the same objects.
+        if last is None or not (
+            (wanted.topic is last.topic or wanted.topic == last.topic)
+            and (wanted.topic_id is last.topic_id or wanted.topic_id == last.topic_id)
+        ):
             rows: list[FetchedPartition] = []
             topics.append((wanted.topic or "", wanted.topic_id, rows))
             last = wanted
@@ -130,6 +136,7 @@ def build(
     names_replica = version >= PREFERRED_REPLICA_FROM
     no_replica = b"\xff\xff\xff\xff" if names_replica else b""
     no_list = (b"\x00" if flexible else b"\xff\xff\xff\xff") + no_replica
+    pack_partition = _PARTITION.pack
     for name, topic_id, partitions in topics:
         if version >= 13:
             out += topic_id.bytes
@@ -140,7 +147,7 @@ def build(
         out += _count(len(partitions), flexible)
         for p in partitions:
             if version >= 5:
-                out += _PARTITION.pack(
+                out += pack_partition(
                     p.index, p.error, p.high_watermark, p.last_stable_offset, p.log_start_offset
                 )
             else:
@@ -157,28 +164,38 @@ def build(
             if p.slices:
                 for piece in p.slices:
                     data = None
-                    if piece.length <= INLINE_SLICE_MAX_BYTES:
+                    length = piece.length
+                    if length <= INLINE_SLICE_MAX_BYTES:
+                        file = piece.file
                         try:
-                            data = piece.file.files.try_pread(piece.file.fd, piece.length, piece.position)
+                            data = file.files.try_pread(file.fd, length, piece.position)
                         except OSError:
                             data = None  # The connection ends when the piece is sent, as in Kafka.
-                    if data is not None:
-                        assert len(data) == piece.length, "a segment ended before its slice"
+                    if data is None:
+                        parts.append(out)
+                        parts.append(piece)
+                        file_bytes += length
+                        out = bytearray()
+                        continue
+                    assert len(data) == length, "a segment ended before its slice"
+                    if length < COPIED_SLICE_MAX_BYTES:
                         out += data
                     else:
                         parts.append(out)
-                        parts.append(piece)
-                        file_bytes += piece.length
+                        parts.append(data)
                         out = bytearray()
             if flexible:
-                _add_tagged(out, p)
+                if p.diverging is None and p.current_leader is None:
+                    out.append(0)
+                else:
+                    _add_tagged(out, p)
         if flexible:
             out += b"\x00"
     if flexible:
         nodes = list(endpoints) if version >= 16 else []
         out += _node_endpoints(nodes) if nodes else b"\x00"
     parts.append(out)
-    total = file_bytes + sum(len(part) for part in parts if isinstance(part, bytearray))
+    total = file_bytes + sum([len(part) for part in parts if not isinstance(part, FileSlice)])
     _I32.pack_into(first, 0, total - 4)
     return parts
 
@@ -245,9 +262,6 @@ def _add_aborted(out: bytearray, aborted: AbortedTransactions, flexible: bool) -
 
 
 def _add_tagged(out: bytearray, p: FetchedPartition) -> None:
-    if p.diverging is None and p.current_leader is None:
-        out += b"\x00"
-        return
     out += bytes(((p.diverging is not None) + (p.current_leader is not None),))
     if p.diverging is not None:
         out += _DIVERGING.pack(0, 13, *p.diverging, 0)
