@@ -73,6 +73,7 @@ class FakePartition:
     def __init__(self, topic: str = "t", partition: int = 0) -> None:
         self.topic = topic
         self.partition = partition
+        self.key = (topic, partition)
         self.high_watermark = 0
         self.error = ErrorCode.NONE
         self.asked = 0
@@ -220,7 +221,7 @@ def test_appends_wake_followers_and_the_high_watermark_wakes_consumers() -> None
     follower, consumer = FakeFetch([KEY], follower=True), FakeFetch([KEY])
     purgatory.watch_fetch(follower, 500)
     purgatory.watch_fetch(consumer, 500)
-    purgatory.log_appended(p)
+    purgatory.log_appended(p, committed=False)
     loop.turn()
     assert (follower.notified, consumer.notified) == ([KEY], [])
     purgatory.high_watermark_advanced(p)
@@ -239,7 +240,7 @@ def test_a_poll_in_a_session_is_notified_without_watches() -> None:
         session.dirty.clear()
         session.waiting = polls[replica_id] = FakeFetch([], follower=replica_id >= 0)
     p = FakePartition()
-    purgatory.log_appended(p)
+    purgatory.log_appended(p, committed=False)
     loop.turn()
     assert (polls[7].notified, polls[-1].notified) == ([KEY], [])
     purgatory.high_watermark_advanced(p)
@@ -268,7 +269,7 @@ class Round:
     def produce(self, requests: int) -> None:
         for _ in range(requests):
             self.end += 1
-            self.purgatory.log_appended(self.p)
+            self.purgatory.log_appended(self.p, committed=False)
             self.purgatory.await_replication(KEY, self.end, 30_000, lambda _: None)
         self.loop.turn()
 
@@ -321,7 +322,7 @@ def test_records_without_waiting_producers_are_not_gathered() -> None:
     simulation = Round()
     simulation.produce(5)
     simulation.replicate()
-    simulation.purgatory.log_appended(simulation.p)
+    simulation.purgatory.log_appended(simulation.p, committed=False)
     simulation.loop.turn()
     assert simulation.woken == 2
 

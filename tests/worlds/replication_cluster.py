@@ -56,8 +56,10 @@ class RecordingListener:
     def high_watermark_advanced(self, p: Partition) -> None:
         self.events.append(("high watermark", p.high_watermark))
 
-    def log_appended(self, p: Partition) -> None:
+    def log_appended(self, p: Partition, *, committed: bool) -> None:
         self.events.append(("appended", p.log.log_end_offset))
+        if committed:
+            self.high_watermark_advanced(p)
 
     def changed(self, p: Partition) -> None:
         self.events.append(("changed", p.log.log_start_offset))

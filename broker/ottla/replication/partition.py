@@ -45,10 +45,12 @@ class ReplicationListener(Protocol):
     """
 
     def high_watermark_advanced(self, p: Partition) -> None:
-        """Records became committed: consumers can read them, acks=all requests may complete."""
+        """Records became committed after their append: consumers can read them, acks=all requests may
+        complete."""
 
-    def log_appended(self, p: Partition) -> None:
-        """Records were appended to the leader's log: followers can read them."""
+    def log_appended(self, p: Partition, *, committed: bool) -> None:
+        """Records were appended to the leader's log: followers can read them. `committed`: the high watermark
+        has advanced, too."""
 
     def changed(self, p: Partition) -> None:
         """The log start offset, the log end after a truncation, or the leader epoch changed."""
@@ -284,7 +286,8 @@ class Partition:
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{self!r} has {len(self.isr)} replicas in sync, fewer than the {self.min_in_sync} required",
             )
-        info = self.log.append_as_leader(
+        log = self.log
+        info = log.append_as_leader(
             records,
             leader_epoch=self.leader_epoch,
             now_ms=now_ms,
@@ -295,11 +298,16 @@ class Partition:
         )
         if info.duplicate:
             return info
-        # With another member in the ISR, the high watermark cannot advance yet.
-        advanced = len(self.in_sync.maximal) == 1 and self._advance_high_watermark(self._checked_ms)
-        self.listener.log_appended(self)
-        if advanced:
-            self.listener.high_watermark_advanced(self)
+        in_sync = self.in_sync
+        if len(in_sync.maximal) > 1:
+            committed = False  # the high watermark cannot advance before the followers fetch
+        elif in_sync.followers:
+            committed = self._advance_high_watermark(self._checked_ms)
+        else:
+            committed = True
+            self.high_watermark = log.log_end_offset
+            log.on_high_watermark_updated(log.log_end_offset)
+        self.listener.log_appended(self, committed=committed)
         return info
 
     def begin_verification(

@@ -429,7 +429,6 @@ class _Observer:
         self._monitor = monitor
         self._machine = machine
         self._listener = listener
-        self.log_appended = listener.log_appended
         self.changed = listener.changed
         self.became_follower = listener.became_follower
         self.stopped = listener.stopped
@@ -437,6 +436,11 @@ class _Observer:
     def high_watermark_advanced(self, p: Partition) -> None:
         self._monitor.on_progress(self._machine, p)
         self._listener.high_watermark_advanced(p)
+
+    def log_appended(self, p: Partition, *, committed: bool) -> None:
+        if committed:
+            self._monitor.on_progress(self._machine, p)
+        self._listener.log_appended(p, committed=committed)
 
     def became_leader(self, p: Partition) -> None:
         self._monitor.on_progress(self._machine, p)

@@ -292,22 +292,22 @@ class Log:
         """
         view = memoryview(records if validated is None else validated[0])
         size = len(view)
-        if validated is not None and not size:
-            return LogAppendInfo(-1, -1, -1, -1, self.log_start_offset, True)
-        if (
-            size < RECORD_BATCH_OVERHEAD
-            or view[16] != MAGIC_V2
-            or int.from_bytes(view[8:12], "big") + LOG_OVERHEAD != size
-        ):
-            view = log_validator.to_single_v2_batch(
-                view, self._local.config, now_ms, allow_deferral=allow_deferral
-            )
-            size = len(view)
+        is_batch = size >= RECORD_BATCH_OVERHEAD
+        # fmt: off
+        if is_batch:
+            (base_offset, length, _, magic, crc, attributes, delta, _, max_timestamp,
+             producer_id, producer_epoch, sequence, count) = BATCH_HEADER.unpack_from(view)
+            is_batch = magic == MAGIC_V2 and length + LOG_OVERHEAD == size
+        if not is_batch:
+            if size or validated is None:
+                view = log_validator.to_single_v2_batch(
+                    view, self._local.config, now_ms, allow_deferral=allow_deferral
+                )
+                size = len(view)
             if not size:
                 return LogAppendInfo(-1, -1, -1, -1, self.log_start_offset, True)
-        # fmt: off
-        (base_offset, length, _, _, crc, attributes, delta, _, max_timestamp,
-         producer_id, producer_epoch, sequence, count) = BATCH_HEADER.unpack_from(view)
+            (base_offset, length, _, _, crc, attributes, delta, _, max_timestamp,
+             producer_id, producer_epoch, sequence, count) = BATCH_HEADER.unpack_from(view)
         # fmt: on
         if size > self._max_message_bytes:
             raise KafkaError(

@@ -192,6 +192,18 @@ class ActiveProducers:
     ) -> BatchMetadata | None:
         """Raise KafkaError if the leader must reject a batch. Returns the original if the batch is a
         retry."""
+        entry = self._entries.get(producer_id)
+        if (
+            client
+            and entry is not None
+            and epoch == entry.epoch
+            and entry.batches
+            and first_sequence == entry.batches[-1].last_sequence + 1
+            and not attributes & (CONTROL_FLAG | TRANSACTIONAL_FLAG)
+            and entry.transaction_start is None
+            and not self._verifying
+        ):
+            return None  # the usual case: the checks below find nothing
         if attributes & CONTROL_FLAG:
             marker = parse_control_record(decode_batch(batch)[0])
             self.check_end_txn_marker(producer_id, epoch, marker)

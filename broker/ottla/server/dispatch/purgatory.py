@@ -46,6 +46,7 @@ class WatchedPartition(Protocol):
 
     topic: str
     partition: int
+    key: PartitionKey
 
     def enough_replicas_for(self, offset: int) -> tuple[bool, ErrorCode]: ...
 
@@ -166,7 +167,7 @@ class Purgatory:
     # --- replication's listener ---------------------------------------------------------------------
 
     def high_watermark_advanced(self, p: WatchedPartition) -> None:
-        key = (p.topic, p.partition)
+        key = p.key
         if key in self._produces or key in self._consumers:
             self._advanced[key] = p
             self._schedule_drain()
@@ -174,16 +175,19 @@ class Purgatory:
             # The next response to a follower has it, but a follower does not wait for it.
             self._notify_sessions(p, wake_followers=False)
 
-    def log_appended(self, p: WatchedPartition) -> None:
-        key = (p.topic, p.partition)
+    def log_appended(self, p: WatchedPartition, *, committed: bool) -> None:
+        key = p.key
         if key in self._followers:
             self._appended[key] = None
             self._schedule_drain()
+        if committed and (key in self._produces or key in self._consumers):
+            self._advanced[key] = p
+            self._schedule_drain()
         if key in self._in_sessions:
-            self._notify_sessions(p, consumers=False)
+            self._notify_sessions(p, consumers=committed)
 
     def changed(self, p: WatchedPartition) -> None:
-        key = (p.topic, p.partition)
+        key = p.key
         if key in self._consumers or key in self._followers:
             self._advanced[key] = p
             self._appended[key] = None
@@ -207,7 +211,7 @@ class Purgatory:
     def _leadership_changed(self, p: WatchedPartition) -> None:
         """Check every wait on `p`: a produce gets the error of the partition, or waits for the high watermark
         of the new epoch (its records are still in the log of a leader that was re-elected)."""
-        key = (p.topic, p.partition)
+        key = p.key
         self._round_sizes.pop(key, None)
         if key in self._produces:
             self._advanced[key] = p
@@ -219,7 +223,7 @@ class Purgatory:
     ) -> None:
         woken = self.sessions.mark_dirty(p, consumers=consumers, wake_followers=wake_followers)
         if woken:
-            key = (p.topic, p.partition)
+            key = p.key
             for watcher in woken:
                 self._woken[watcher, key] = None
             self._schedule_drain()

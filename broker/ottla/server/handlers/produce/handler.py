@@ -23,7 +23,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from struct import Struct
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol import frames
@@ -34,7 +34,7 @@ from ottla.protocol.records import CODEC_MASK, LOG_OVERHEAD, RECORD_BATCH_OVERHE
 from ottla.protocol.topics import INTERNAL_TOPICS
 from ottla.protocol.wire import write_varint
 from ottla.replication.manager import ReplicaManager
-from ottla.replication.partition import Partition
+from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.server.authorization.auth_helper import TopicAuthorizer
 from ottla.server.dispatch.counters import RequestCounters, TopicCounters
 from ottla.server.dispatch.dispatcher import Request, Route
@@ -50,6 +50,7 @@ from ottla.server.handlers.produce.repeated import (
 from ottla.server.handlers.produce.verification import TransactionVerification, Verifications
 from ottla.server.logs.deferred_validation import DeferredValidation, ValidationResult
 from ottla.server.network.channel import Connection, PendingResponse
+from ottla.storage.log import LogAppendInfo
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_validator import ValidationDeferred, single_batch
 from ottla.storage.record_validation import InvalidRecords
@@ -79,8 +80,12 @@ _NO_LOG_START = frozenset(
 )
 """Append errors whose response has no log start offset, as in Kafka; the response of other errors has it."""
 
-AwaitedReplication: TypeAlias = tuple[Partition, int, ProduceResponse.PartitionProduceResponse]
-"""A replica, the offset that its high watermark has to reach, and its result in the response."""
+Row: TypeAlias = tuple[int, LogAppendInfo] | ProduceResponse.PartitionProduceResponse
+"""The result of one partition: its index and what the append returned, or the response's row of an error. The
+rows of a response are made at once, and only if they cannot be packed."""
+
+_NOT_APPENDED: Final = LogAppendInfo(-1, -1, -1, -1, -1, True)
+"""Of a batch that is still validated."""
 
 
 class ProduceHandler:
@@ -142,28 +147,23 @@ class ProduceHandler:
         """Append all partitions. `verifications` has a result for each batch that could begin a transaction;
         None: the request has no transactional id, and transactional batches fail."""
         acks = message.acks
+        version = request.version
         now_ms = self._clock()
-        response = ProduceResponse()
-        awaited: list[AwaitedReplication] = []
-        failed = False
-        hints = LeaderHints(
-            self._cache, request.connection.listener, enabled=request.version >= LEADER_HINTS_FROM
-        )
+        find = self._replicas.find
+        hints = LeaderHints(self._cache, request.connection.listener, enabled=version >= LEADER_HINTS_FROM)
+        progress = _Progress(request, message, hints)
+        awaited = progress.awaited
         may_write = None if self._authorizer is None else self._authorizer.for_write(request)
-        counters = self._counters
         deferred: list[_DeferredAppend] = []
         for topic in message.topic_data:
             name = topic.name
-            results: list[ProduceResponse.PartitionProduceResponse] = []
-            response.responses.append(
-                ProduceResponse.TopicProduceResponse(name=name, partition_responses=results)
-            )
+            rows: list[Row] = []
+            progress.topics.append((name, rows))
             denied = may_write is not None and not may_write(name)
             refused = denied or (name in INTERNAL_TOPICS and request.client_id != ADMIN_CLIENT_ID)
+            produces = appended_bytes = appended_records = 0
             for data in topic.partition_data:
                 index = data.index
-                result = ProduceResponse.PartitionProduceResponse(index=index, base_offset=-1)
-                results.append(result)
                 replica: Partition | None = None
                 try:
                     if refused:
@@ -172,61 +172,58 @@ class ProduceHandler:
                             if denied
                             else self._internal_topic_error(name, index)
                         )
-                    found = self._replicas.partition(name, index)
-                    records = _check_format(data.records, request.version, verifications is not None)
+                    found = find(name, index) or self._replicas.partition(name, index)
+                    records = _check_format(data.records, version, verifications is not None)
                     guard = None
                     if verifications:
                         guard = verifications.get((name, index))
                         if isinstance(guard, KafkaError):
                             raise guard
                     replica = found
-                    count = counters[name]
-                    count.produces += 1
+                    produces += 1
                     info = replica.append_as_leader(
                         records, required_acks=acks, now_ms=now_ms, guard=guard, allow_deferral=True
                     )
-                    count.bytes_in += len(records)
-                    count.messages_in += info.last_offset - info.first_offset + 1
-                    result.base_offset = info.first_offset
-                    result.log_append_time_ms = info.log_append_time
-                    result.log_start_offset = info.log_start_offset
-                    if acks == -1:
-                        required = info.last_offset + 1
-                        enough, error = replica.enough_replicas_for(required)
+                    end = info.last_offset + 1
+                    appended_bytes += len(records)
+                    appended_records += end - info.first_offset
+                    if acks == ACKS_ALL:
+                        enough, error = replica.enough_replicas_for(end)
                         if error:
                             raise KafkaError(error)
                         if not enough:
-                            awaited.append((replica, required, result))
+                            awaited.append((replica, end, rows, len(rows)))
+                    rows.append((index, info))
                 except ValidationDeferred:
                     assert replica is not None
-                    deferred.append(_DeferredAppend(name, result, replica, records, guard))
+                    deferred.append(_DeferredAppend(name, index, rows, len(rows), replica, records, guard))
+                    rows.append((index, _NOT_APPENDED))
                 except Exception as e:
-                    failed = True
-                    self._append_failed(e, name, result, replica, hints)
+                    progress.failed = True
+                    rows.append(self._failed_row(e, name, index, replica, hints))
+            if produces:
+                count = self._counters[name]
+                count.produces += produces
+                count.bytes_in += appended_bytes
+                count.messages_in += appended_records
         if deferred:
-            self._validate_deferred(
-                _PartlyAppended(request, message, response, hints, awaited, failed), deferred
-            )
+            self._validate_deferred(progress, deferred)
         else:
-            if self._repeated is not None and not failed and len(response.responses) == 1 == len(results):
-                self._repeated.remember(request.frame, request.version, message)
-            self._complete(request, message, response, hints, awaited, failed)
+            if self._repeated is not None and not progress.failed and len(progress.topics) == 1 == len(rows):
+                self._repeated.remember(request.frame, version, message)
+            self._complete(progress)
 
-    def _append_failed(
-        self,
-        error: Exception,
-        topic: str,
-        result: ProduceResponse.PartitionProduceResponse,
-        replica: Partition | None,
-        hints: LeaderHints,
-    ) -> None:
-        self._set_append_error(error, topic, result, hints)
+    def _failed_row(
+        self, error: Exception, topic: str, index: int, replica: Partition | None, hints: LeaderHints
+    ) -> ProduceResponse.PartitionProduceResponse:
+        row = self._error_row(error, topic, index, hints)
         if replica is not None:
             self._counters[topic].failed_produces += 1
-            if result.error_code not in _NO_LOG_START:
-                result.log_start_offset = replica.log.log_start_offset
+            if row.error_code not in _NO_LOG_START:
+                row.log_start_offset = replica.log.log_start_offset
+        return row
 
-    def _validate_deferred(self, progress: _PartlyAppended, deferred: list[_DeferredAppend]) -> None:
+    def _validate_deferred(self, progress: _Progress, deferred: list[_DeferredAppend]) -> None:
         """Have worker processes validate these batches, then append them. The request's bytes stay valid
         until its response."""
         left = len(deferred)
@@ -240,16 +237,9 @@ class ProduceHandler:
                 self._append_validated(progress, append, outcome)
                 left -= 1
                 if not left:
-                    self._complete(
-                        progress.request,
-                        progress.message,
-                        progress.response,
-                        progress.hints,
-                        progress.awaited,
-                        progress.failed,
-                    )
+                    self._complete(progress)
                     # The replicas may have fetched the first batches while the last ones were validated.
-                    for replica, _, _ in progress.awaited:
+                    for replica, _, _, _ in progress.awaited:
                         self._purgatory.high_watermark_advanced(replica)
             except Exception as e:
                 progress.request.fail(e)
@@ -264,68 +254,58 @@ class ProduceHandler:
             validate(append)
 
     def _append_validated(
-        self, progress: _PartlyAppended, append: _DeferredAppend, outcome: ValidationResult
+        self, progress: _Progress, append: _DeferredAppend, outcome: ValidationResult
     ) -> None:
-        result, acks = append.result, progress.message.acks
+        replica, acks = append.replica, progress.message.acks
         try:
             if isinstance(outcome, KafkaError):
                 raise outcome
-            info = append.replica.append_as_leader(
+            info = replica.append_as_leader(
                 append.records,
                 required_acks=acks,
                 now_ms=self._clock(),
                 guard=append.guard,
                 validated=outcome,
             )
+            end = info.last_offset + 1
             count = self._counters[append.topic]
             count.bytes_in += len(append.records)
-            count.messages_in += info.last_offset - info.first_offset + 1
-            result.base_offset = info.first_offset
-            result.log_append_time_ms = info.log_append_time
-            result.log_start_offset = info.log_start_offset
-            if acks == -1:
-                enough, error = append.replica.enough_replicas_for(info.last_offset + 1)
+            count.messages_in += end - info.first_offset
+            append.rows[append.at] = (append.partition, info)
+            if acks == ACKS_ALL:
+                enough, error = replica.enough_replicas_for(end)
                 if error:
                     raise KafkaError(error)
                 if not enough:
-                    progress.awaited.append((append.replica, info.last_offset + 1, result))
+                    progress.awaited.append((replica, end, append.rows, append.at))
         except Exception as e:
             progress.failed = True
-            self._append_failed(e, append.topic, result, append.replica, progress.hints)
+            append.rows[append.at] = self._failed_row(
+                e, append.topic, append.partition, replica, progress.hints
+            )
 
-    def _complete(
-        self,
-        request: Request,
-        message: ProduceRequest,
-        response: ProduceResponse,
-        hints: LeaderHints,
-        awaited: list[AwaitedReplication],
-        failed: bool,
-    ) -> None:
+    def _complete(self, progress: _Progress) -> None:
         """Respond, or wait for the replicas."""
-        acks = message.acks
-        if awaited:
-            delayed = _DelayedProduce(request, response, hints, self._throttle, len(awaited), failed=failed)
-            timeout_ms = max(message.timeout_ms, 0)
+        request = progress.request
+        acks = progress.message.acks
+        if progress.awaited:
+            delayed = _DelayedProduce(progress, self._throttle)
+            timeout_ms = max(progress.message.timeout_ms, 0)
             request.defer_response()
-            for replica, offset, result in awaited:
+            for replica, offset, rows, at in progress.awaited:
                 key = replica.key
                 self._purgatory.await_replication(
-                    key, offset, timeout_ms, partial(delayed.replicated, key, result)
+                    key, offset, timeout_ms, partial(delayed.replicated, key, rows, at)
                 )
             return
-        response.throttle_time_ms = self._throttle.produced(request, acks)
+        throttle_ms = self._throttle.produced(request, acks)
         if acks == 0:
-            if failed:
+            if progress.failed:
                 request.connection.close("a Produce with acks=0 failed: the client must refresh its metadata")
             else:
                 request.respond_nothing()
             return
-        if failed:
-            _add_endpoints(response, hints)
-            request.respond(response)
-        else:
-            _respond_success(request, response)
+        progress.respond(throttle_ms)
 
     def _respond_error(
         self,
@@ -338,11 +318,10 @@ class ProduceHandler:
     ) -> None:
         """Respond to a repeated request whose records were not replicated."""
         hints = LeaderHints(self._cache, connection.listener, enabled=repeated.version >= LEADER_HINTS_FROM)
-        result = ProduceResponse.PartitionProduceResponse(index=repeated.index)
-        _set_error(result, repeated.topic, code, None, hints)
-        topic = ProduceResponse.TopicProduceResponse(name=repeated.topic, partition_responses=[result])
+        row = _error_row(repeated.topic, repeated.index, code, None, hints)
+        topic = ProduceResponse.TopicProduceResponse(name=repeated.topic, partition_responses=[row])
         response = ProduceResponse(responses=[topic])
-        _add_endpoints(response, hints)
+        response.node_endpoints = _endpoints(hints)
         counters.errors[code] += 1
         parts = (frames.encode_response(response, repeated.version, correlation_id),)
         if pending is None:
@@ -356,107 +335,84 @@ class ProduceHandler:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is not known")
         return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
 
-    def _set_append_error(
-        self,
-        error: Exception,
-        topic: str,
-        result: ProduceResponse.PartitionProduceResponse,
-        hints: LeaderHints,
-    ) -> None:
+    def _error_row(
+        self, error: Exception, topic: str, index: int, hints: LeaderHints
+    ) -> ProduceResponse.PartitionProduceResponse:
         if isinstance(error, KafkaError):
-            code, detail = error.code, error.message or None
+            row = _error_row(topic, index, error.code, error.message or None, hints)
             if isinstance(error, InvalidRecords):
-                result.record_errors = [
+                row.record_errors = [
                     ProduceResponse.BatchIndexAndErrorMessage(
                         batch_index=each.batch_index, batch_index_error_message=each.message
                     )
                     for each in error.record_errors
                 ]
-        elif isinstance(error, OSError):
-            log.error("Append to %s-%d failed: %s", topic, result.index, error)
-            code, detail = ErrorCode.KAFKA_STORAGE_ERROR, None
-        else:
-            log.error("Append to %s-%d failed", topic, result.index, exc_info=error)
-            code, detail = ErrorCode.UNKNOWN_SERVER_ERROR, None
-        _set_error(result, topic, code, detail, hints)
+            return row
+        if isinstance(error, OSError):
+            log.error("Append to %s-%d failed: %s", topic, index, error)
+            return _error_row(topic, index, ErrorCode.KAFKA_STORAGE_ERROR, None, hints)
+        log.error("Append to %s-%d failed", topic, index, exc_info=error)
+        return _error_row(topic, index, ErrorCode.UNKNOWN_SERVER_ERROR, None, hints)
 
 
 class _DeferredAppend(NamedTuple):
-    """A batch whose validation takes too long for the event loop."""
+    """A batch whose validation takes too long for the event loop, and the place of its row."""
 
     topic: str
-    result: ProduceResponse.PartitionProduceResponse
+    partition: int
+    rows: list[Row]
+    at: int
     replica: Partition
     records: bytes | memoryview
     guard: object | None
 
 
-class _PartlyAppended:
-    """A request with batches that are still being validated, and the results of the others."""
+class _Progress:
+    """A request, and the results of its partitions so far."""
 
-    __slots__ = ("awaited", "failed", "hints", "message", "request", "response")
+    __slots__ = ("awaited", "failed", "hints", "message", "request", "topics")
 
-    def __init__(
-        self,
-        request: Request,
-        message: ProduceRequest,
-        response: ProduceResponse,
-        hints: LeaderHints,
-        awaited: list[AwaitedReplication],
-        failed: bool,
-    ) -> None:
+    def __init__(self, request: Request, message: ProduceRequest, hints: LeaderHints) -> None:
         self.request = request
         self.message = message
-        self.response = response
         self.hints = hints
-        self.awaited = awaited
-        self.failed = failed
+        self.topics: list[tuple[str, list[Row]]] = []
+        self.awaited: list[tuple[Partition, int, list[Row], int]] = []
+        """Replicas, the offset that the high watermark of each has to reach, and the place of its row."""
+        self.failed = False
+
+    def respond(self, throttle_ms: int) -> None:
+        request = self.request
+        if self.failed or request.version < PACKED_FROM:
+            request.respond(self._response(throttle_ms))
+        else:
+            request.respond_raw((pack_response(self.topics, throttle_ms, request.correlation_id),))
+
+    def _response(self, throttle_ms: int) -> ProduceResponse:
+        response = response_of(self.topics, throttle_ms)
+        response.node_endpoints = _endpoints(self.hints)
+        return response
 
 
 class _DelayedProduce:
     """An acks=all request that waits for the high watermarks of its partitions (Kafka's DelayedProduce)."""
 
-    __slots__ = ("_append_failed", "_hints", "_remaining", "_request", "_response", "_throttle")
+    __slots__ = ("_progress", "_remaining", "_throttle")
 
-    def __init__(
-        self,
-        request: Request,
-        response: ProduceResponse,
-        hints: LeaderHints,
-        throttle: ClientThrottle,
-        remaining: int,
-        *,
-        failed: bool,
-    ) -> None:
-        self._append_failed = failed
-        self._request = request
-        self._response = response
-        self._hints = hints
+    def __init__(self, progress: _Progress, throttle: ClientThrottle) -> None:
+        self._progress = progress
         self._throttle = throttle
-        self._remaining = remaining
+        self._remaining = len(progress.awaited)
 
-    def replicated(
-        self, key: tuple[str, int], result: ProduceResponse.PartitionProduceResponse, error: ErrorCode
-    ) -> None:
+    def replicated(self, key: tuple[str, int], rows: list[Row], at: int, error: ErrorCode) -> None:
+        progress = self._progress
         if error:
-            self._append_failed = True
-            _set_error(result, key[0], error, None, self._hints)
+            progress.failed = True
+            rows[at] = _error_row(*key, error, None, progress.hints)
         self._remaining -= 1
-        if self._remaining or self._request.abandoned:
+        if self._remaining or progress.request.abandoned:
             return
-        self._response.throttle_time_ms = self._throttle.produced(self._request)
-        if self._append_failed:
-            _add_endpoints(self._response, self._hints)
-            self._request.respond(self._response)
-        else:
-            _respond_success(self._request, self._response)
-
-
-def _respond_success(request: Request, response: ProduceResponse) -> None:
-    if request.version >= PACKED_FROM:
-        request.respond_raw((pack_response(response, request.correlation_id),))
-    else:
-        request.respond(response)
+        progress.respond(self._throttle.produced(progress.request))
 
 
 def _check_format(
@@ -486,26 +442,21 @@ def _check_format(
     return records
 
 
-def _set_error(
-    result: ProduceResponse.PartitionProduceResponse,
-    topic: str,
-    code: ErrorCode,
-    detail: str | None,
-    hints: LeaderHints,
-) -> None:
-    result.error_code = code
-    result.error_message = detail
-    result.base_offset = result.log_append_time_ms = result.log_start_offset = -1
+def _error_row(
+    topic: str, index: int, code: ErrorCode, detail: str | None, hints: LeaderHints
+) -> ProduceResponse.PartitionProduceResponse:
+    row = ProduceResponse.PartitionProduceResponse(
+        index=index, error_code=code, error_message=detail, base_offset=-1
+    )
     if code in HINTED_ERRORS:
-        leader = hints.leader_of(topic, result.index)
+        leader = hints.leader_of(topic, index)
         if leader is not None:
-            result.current_leader = ProduceResponse.LeaderIdAndEpoch(
-                leader_id=leader[0], leader_epoch=leader[1]
-            )
+            row.current_leader = ProduceResponse.LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
+    return row
 
 
-def _add_endpoints(response: ProduceResponse, hints: LeaderHints) -> None:
-    response.node_endpoints = [
+def _endpoints(hints: LeaderHints) -> list[ProduceResponse.NodeEndpoint]:
+    return [
         ProduceResponse.NodeEndpoint(node_id=e.id, host=e.host, port=e.port, rack=e.rack)
         for e in hints.endpoints.values()
     ]
@@ -530,22 +481,48 @@ def error_response(
     )
 
 
-def pack_response(response: ProduceResponse, correlation_id: int) -> bytes:
-    """Pack the Produce response of a request without errors directly, in half the codec's time: the complete
+def response_of(topics: list[tuple[str, list[Row]]], throttle_ms: int) -> ProduceResponse:
+    """The response without the endpoints of leaders."""
+    return ProduceResponse(
+        throttle_time_ms=throttle_ms,
+        responses=[
+            ProduceResponse.TopicProduceResponse(
+                name=name,
+                partition_responses=[
+                    ProduceResponse.PartitionProduceResponse(
+                        index=row[0],
+                        base_offset=row[1].first_offset,
+                        log_append_time_ms=row[1].log_append_time,
+                        log_start_offset=row[1].log_start_offset,
+                    )
+                    if isinstance(row, tuple)
+                    else row
+                    for row in rows
+                ],
+            )
+            for name, rows in topics
+        ],
+    )
+
+
+def pack_response(topics: list[tuple[str, list[Row]]], throttle_ms: int, correlation_id: int) -> bytes:
+    """Pack the response of a request without errors directly, in a fraction of the codec's time: the complete
     frame, size included. For versions 9 to 11, which today's clients use; older versions, and responses with
     errors, go through the codec. Tests compare the bytes with the codec's."""
-    topics = response.responses
     parts = [b"", _RESPONSE_HEADER.pack(correlation_id), write_varint(len(topics) + 1)]
-    for topic in topics:
-        name = topic.name.encode()
-        parts += (write_varint(len(name) + 1), name, write_varint(len(topic.partition_responses) + 1))
-        for p in topic.partition_responses:
+    pack = _RESPONSE_PARTITION.pack
+    for topic, rows in topics:
+        name = topic.encode()
+        parts += (write_varint(len(name) + 1), name, write_varint(len(rows) + 1))
+        for row in rows:
+            assert isinstance(row, tuple)
+            index, info = row
             parts.append(
-                _RESPONSE_PARTITION.pack(
-                    p.index, 0, p.base_offset, p.log_append_time_ms, p.log_start_offset, NO_RECORD_ERRORS
+                pack(
+                    index, 0, info.first_offset, info.log_append_time, info.log_start_offset, NO_RECORD_ERRORS
                 )
             )
         parts.append(_RESPONSE_TOPIC_END)
-    parts.append(_RESPONSE_END.pack(response.throttle_time_ms))
+    parts.append(_RESPONSE_END.pack(throttle_ms))
     parts[0] = _RESPONSE_SIZE.pack(sum(map(len, parts)))
     return b"".join(parts)
