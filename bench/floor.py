@@ -1,7 +1,7 @@
 """The floor of a broker's cost: a process that makes its system calls with the same bytes, and nothing else.
 
 Started by `bench.requests` beside a broker, on the broker's core. It decodes nothing: it receives a request
-that the broker has answered before, writes its last bytes to a file (Produce) or sends a range of a file
+that the broker has answered before, writes its batches to a file (Produce) or sends a range of a file
 (Fetch), and sends the broker's response. Its CPU time is what no broker in Python can go below; the kernel's
 part of it is what no broker can.
 """
@@ -13,7 +13,7 @@ import pickle
 import select
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -29,8 +29,8 @@ REQUEST_BYTES_MAX: Final = 1 << 20
 class Exchange(NamedTuple):
     """What a broker does for a request."""
 
-    written_bytes: int
-    """The end of the request, which is appended to the log."""
+    written: Sequence[slice]
+    """The batches of the request, each of which is appended to the log."""
     head: bytes
     """The response's first bytes, its size included."""
     file_bytes: int = 0
@@ -38,13 +38,13 @@ class Exchange(NamedTuple):
     tail: bytes = b""
 
     @classmethod
-    def of_produce(cls, batch_bytes: int, response: bytes) -> Exchange:
-        return cls(batch_bytes, SIZE.pack(len(response)) + response)
+    def of_produce(cls, batches: Sequence[slice], response: bytes) -> Exchange:
+        return cls(batches, SIZE.pack(len(response)) + response)
 
     @classmethod
     def of_fetch(cls, response: bytes, records: bytes) -> Exchange:
         head, _, tail = response.partition(records)
-        return cls(0, SIZE.pack(len(response)) + head, len(records), tail)
+        return cls((), SIZE.pack(len(response)) + head, len(records), tail)
 
 
 @contextmanager
@@ -108,7 +108,8 @@ def _answer(
             continue
         written, head, file_bytes, tail = exchanges[size]
         if written:
-            log.append(buffer[size - written : size])
+            for batch in written:
+                log.append(buffer[batch])
             connection.send(head)
         else:
             connection.send(head, socket.MSG_MORE)

@@ -51,6 +51,9 @@ PRODUCE_VERSION, FETCH_VERSION = 11, 12
 TOPIC = "t"
 FETCHED_TOPIC = "fetched"
 """The topic that the fetches read; retention deletes records in the topic of the produce loads."""
+KEYED_TOPIC, PARTITIONS = "keyed", 48
+KEYED_BYTES = 1000
+"""Of each batch of a request for all these partitions, as a producer with keys and a short linger sends."""
 FETCHED_BATCHES = 32
 FETCHED_BYTES_MIN = 15 << 16
 """A fetch of 1 MiB brings at least as many batches of 64 KiB; an empty one would look fast."""
@@ -117,6 +120,12 @@ def loads() -> list[Load]:
         Load("produce, one record", 20_000, produce_frame(single)),
         Load("produce, 16 KiB", 10_000, produce_frame(small), records_of(small)),
         Load("produce, 64 KiB", 5_000, produce_frame(large), records_of(large)),
+        Load(
+            f"produce, {PARTITIONS} partitions",
+            1_000,
+            produce_frame(KEYED_BYTES, topic=KEYED_TOPIC, partitions=PARTITIONS),
+            PARTITIONS * records_of(KEYED_BYTES),
+        ),
         Load("fetch, 1 MiB", 1_000, fetch_frame(), FETCHED_BYTES_MIN // large * records_of(large)),
     ]
 
@@ -137,14 +146,14 @@ class MeasuredBroker(NamedTuple):
 def measured_broker(
     name: str, checkout: Path, directory: Path, python: str = sys.executable
 ) -> Iterator[MeasuredBroker]:
-    """A broker with the code of `checkout` on `python`, and the topics of one partition each."""
+    """A broker with the code of `checkout` on `python`, and the topics of the loads."""
     command = [python, "-m", "bench.requests", "--serve", str(directory)]
     environment = ["/usr/bin/env", f"--chdir={checkout}", f"PYTHONPATH={python_path(checkout)}"]
     with serving(name, [*environment, *command], directory) as (pid, port):
 
         async def create(client: AdminClient) -> None:
-            for topic in (TOPIC, FETCHED_TOPIC):
-                await client.create_topic(topic, partitions=1, replication_factor=1)
+            for topic, partitions in ((TOPIC, 1), (FETCHED_TOPIC, 1), (KEYED_TOPIC, PARTITIONS)):
+                await client.create_topic(topic, partitions=partitions, replication_factor=1)
 
         run_admin([("127.0.0.1", port)], create)
         connection = RequestConnection(port)
@@ -173,18 +182,24 @@ def measured_floor(broker: MeasuredBroker, directory: Path) -> Iterator[Measured
             records = bytes(decoded.responses[0].partitions[0].records or b"")
             exchanges[len(load.frame)] = Exchange.of_fetch(response, records)
         else:
-            exchanges[len(load.frame)] = Exchange.of_produce(batch_of(load.frame), response)
+            exchanges[len(load.frame)] = Exchange.of_produce(batches_of(load.frame), response)
     with running(directory / "floor", exchanges, records) as (pid, port):
         os.sched_setaffinity(pid, {BROKER_CORE})
         yield MeasuredBroker("floor", pid, port)
 
 
-def batch_of(frame: bytes) -> int:
-    """The size of the batch in a Produce request of one partition."""
+def batches_of(frame: bytes) -> list[slice]:
+    """Where the batches of a Produce request are."""
     memory = memoryview(frame)[SIZE.size :]
     header = frames.parse_request_header(memory)
     request = codec.decode(ProduceRequest, header.api_version, memory, header.body_offset)
-    return len(request.topic_data[0].partition_data[0].records or b"")
+    batches, at = [], 0
+    for data in request.topic_data[0].partition_data:
+        batch = bytes(data.records or b"")
+        at = frame.index(batch, at)
+        batches.append(slice(at, at + len(batch)))
+        at += len(batch)
+    return batches
 
 
 def floor_costs(rounds: int = 3) -> dict[str, float]:
