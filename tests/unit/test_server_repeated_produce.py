@@ -146,6 +146,7 @@ async def outcome(
         "ends": {p.key: (p.log.log_end_offset, p.high_watermark) for p in replicas.partitions()},
         "requests": produce.counters.by_version,
         "errors": dict(produce.counters.errors),
+        "measured": len(produce.counters.times_ms),
         "topics": {
             topic: {name: getattr(count, name) for name in TopicCount.__slots__}
             for topic, count in counters.items()

@@ -181,15 +181,22 @@ class OffsetIndex(_Index):
     def is_full(self) -> bool:
         return len(self) >= self.max_entries
 
-    def append(self, offset: int, position: int) -> None:
-        """Add the batch at `position` that ends at `offset`, unless the index is full."""
-        self._load()
-        if len(self._first) < self.max_entries:
-            if not self._second:
-                self._first, self._second = array("i"), array("i")
-            assert not self._first or offset - self.base_offset > self._first[-1]
-            self._first.append(offset - self.base_offset)
-            self._second.append(position)
+    def append(self, offset: int, position: int) -> bool:
+        """Add the batch at `position` that ends at `offset`, unless the index is full; return whether it is
+        full now."""
+        if self._unloaded:
+            self._load()
+        first = self._first
+        count = len(first)
+        if count >= self.max_entries:
+            return True
+        if not count:
+            self._first, self._second = first, _ = array("i"), array("i")
+        relative = offset - self.base_offset
+        assert not count or relative > first[-1]
+        first.append(relative)
+        self._second.append(position)
+        return count + 1 >= self.max_entries
 
     def lookup(self, offset: int) -> int:
         """The position of a batch at or before the one that holds `offset`."""
@@ -246,18 +253,23 @@ class TimeIndex(_Index):
         # One entry is reserved for the max timestamp, which is written when the segment is sealed.
         return len(self) >= self.max_entries - 1
 
-    def maybe_append(self, timestamp: int, offset: int, *, sealing: bool = False) -> None:
-        """Add an entry if `timestamp` is later than the last entry's."""
-        self._load()
-        if self.is_full and not sealing:
-            return
-        relative = offset - self.base_offset
-        if timestamp > (self._first[-1] if self._first else -1):
-            if not self._second:
-                self._first, self._second = array("q"), array("i")
-            assert not self._second or relative >= self._second[-1]
-            self._first.append(timestamp)
+    def maybe_append(self, timestamp: int, offset: int, *, sealing: bool = False) -> bool:
+        """Add an entry if `timestamp` is later than the last entry's; return whether the index is full
+        now."""
+        if self._unloaded:
+            self._load()
+        first = self._first
+        count = len(first)
+        full_at = self.max_entries - 1
+        if timestamp > (first[-1] if count else -1) and (sealing or count < full_at):
+            if not count:
+                self._first, self._second = first, _ = array("q"), array("i")
+            relative = offset - self.base_offset
+            assert not count or relative >= self._second[-1]
+            first.append(timestamp)
             self._second.append(relative)
+            count += 1
+        return count >= full_at
 
     def lookup(self, timestamp: int) -> tuple[int, int]:
         """(timestamp, offset) of the last entry at or before `timestamp`; (-1, base) when none."""

@@ -188,11 +188,12 @@ class LogSegment:
         if position == 0:
             self.first_timestamp = max_timestamp
         if self._bytes_since_index > self.index_interval_bytes:
-            self.offset_index.append(last_offset, position)
-            self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
-            self._bytes_since_index = 0
-            self.index_full = self.offset_index.is_full or self.time_index.is_full
-        self._bytes_since_index += size
+            offsets_are_full = self.offset_index.append(last_offset, position)
+            times_are_full = self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+            self.index_full = offsets_are_full or times_are_full
+            self._bytes_since_index = size
+        else:
+            self._bytes_since_index += size
         self.size = position + size
 
     def _write_remainder(self, data: bytes | memoryview, written: int, position: int) -> None:

@@ -67,8 +67,9 @@ M = TypeVar("M", bound=Message)
 SyncHandler = Callable[["Request"], None]
 AsyncHandler = Callable[["Request"], Coroutine[Any, Any, Message]]
 LargeHandler = Callable[["Request", "SlicedTask"], Coroutine[Any, Any, None]]
-RepeatedHandler = Callable[[Connection, memoryview], bool]
-"""Handles a frame whose request it knows; False: it is left to the handler, and nothing was done."""
+RepeatedHandler = Callable[[Connection, memoryview, "Callable[[], float] | None"], bool]
+"""Handles a frame whose request it knows; False: it is left to the handler, and nothing was done. The clock
+measures the time of a sample; None: those requests are left to the handler."""
 OnError = Callable[[Any, int, ErrorCode, "str | None"], Message]
 """(decoded request, version, error, detail) -> the error response."""
 
@@ -385,7 +386,8 @@ class Dispatcher:
         meters = self.meters
         is_limited = meters is not None and meters.quotas.limited
         repeated = self.repeated_produce
-        if repeated is not None and not is_limited and repeated(connection, frame):
+        clock = None if self.on_timed else self.loop.time
+        if repeated is not None and not is_limited and repeated(connection, frame, clock):
             return
         try:
             header = frames.parse_request_header(frame)

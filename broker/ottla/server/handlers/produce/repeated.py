@@ -7,8 +7,8 @@ decoding them, appends the records, and packs the response from a template.
 
 `serve` handles only what succeeds. It leaves a request to the handler, with nothing changed, if the request
 is another one, if a client quota is set, or if the append fails: an append that raises has not appended, so
-that the handler meets the same error. It is not used with an authorizer, and not for the requests whose times
-are measured. Requests with acks=all wait for their replicas as those of the handler do.
+that the handler meets the same error. It is not used with an authorizer, and not for a request that is to be
+logged or traced. Requests with acks=all wait for their replicas as those of the handler do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ottla.protocol.records import LOG_OVERHEAD, MAGIC_V2, RECORD_BATCH_OVERHEAD
 from ottla.protocol.wire import write_varint
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import ACKS_ALL
-from ottla.server.dispatch.counters import TIMED_EVERY, RequestCounters, TopicCounters
+from ottla.server.dispatch.counters import TIMED_EVERY, RequestCounters, RequestTimer, TopicCounters
 from ottla.server.dispatch.purgatory import Purgatory
 from ottla.server.dispatch.throttling import ClientThrottle
 from ottla.server.network.channel import Connection, PendingResponse
@@ -130,8 +130,11 @@ class RepeatedRequests:
                 kept.clear()
             kept[key] = RepeatedProduce(version, topic.name, data.index, message.acks, message.timeout_ms)
 
-    def serve(self, connection: Connection, frame: memoryview) -> bool:
-        """Append the records of a remembered request, and respond. False: nothing was done."""
+    def serve(
+        self, connection: Connection, frame: memoryview, loop_clock: Callable[[], float] | None
+    ) -> bool:
+        """Append the records of a remembered request, and respond. False: nothing was done. `loop_clock`
+        measures a sample of the requests; None: they are left to the handler."""
         try:
             api_key, version, correlation_id, client_bytes = _HEAD.unpack_from(frame)
             at = client_bytes + _AFTER_CLIENT_ID
@@ -141,8 +144,11 @@ class RepeatedRequests:
                 return False
             counts = self._requests.by_version
             number = counts[version] + 1
+            timer: RequestTimer | None = None
             if not number % TIMED_EVERY:
-                return False
+                if loop_clock is None:
+                    return False
+                timer = RequestTimer(loop_clock, connection.active_s, self._requests)
             # The records' length + 1, a varint.
             length = frame[at] - 1
             at += 1
@@ -185,12 +191,22 @@ class RepeatedRequests:
                 return True
             if not enough:
                 pending = connection.defer_response()
-                replicated = partial(self._replicated, connection, pending, repeated, correlation_id, info)
+                if timer is not None:
+                    timer.pause()
+                replicated = partial(
+                    self._replicated, connection, pending, repeated, correlation_id, info, timer
+                )
                 self._purgatory.await_replication(
                     partition.key, offset, max(repeated.timeout_ms, 0), replicated
                 )
                 return True
-        connection.respond((repeated.response(correlation_id, info),))
+        parts = (repeated.response(correlation_id, info),)
+        if timer is None:
+            connection.respond(parts)
+        else:
+            timer.respond(connection.muted_until_s)
+            connection.respond(parts)
+            connection.when_sent(timer.sent)
         return True
 
     def _replicated(
@@ -200,14 +216,19 @@ class RepeatedRequests:
         repeated: RepeatedProduce,
         correlation_id: int,
         info: LogAppendInfo,
+        timer: RequestTimer | None,
         error: ErrorCode,
     ) -> None:
         if connection.closed:
             return
         if error:
             self._respond_error(connection, pending, repeated, correlation_id, error)
-        else:
+        elif timer is None:
             connection.complete(pending, (repeated.response(correlation_id, info),))
+        else:
+            timer.respond(connection.muted_until_s)
+            connection.complete(pending, (repeated.response(correlation_id, info),))
+            connection.when_sent(timer.sent, pending)
 
 
 def _records_at(frame: memoryview, topic: str) -> int:
