@@ -16,6 +16,7 @@ from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import ProduceRequest, ProduceResponse
 from ottla.protocol.records import Record, build_batch
+from ottla.security.acls import AclBinding, Entry, Operation, Permission, ResourcePattern, ResourceType
 from ottla.server.dispatch.counters import TopicCount
 from ottla.server.handlers.produce.repeated import RepeatedRequests
 from ottla.server.network.channel import Part
@@ -23,6 +24,16 @@ from tests.worlds.running_broker import RunningBroker, run
 
 PARTITIONS = 3
 REQUESTS = 300
+AUTHORIZED = (2,)
+"""Seeds whose brokers have an authorizer, which denies one topic."""
+ANYBODY_MAY = {
+    "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+DENIED = AclBinding(
+    ResourcePattern(ResourceType.TOPIC, "other"),
+    Entry("User:ANONYMOUS", "*", Operation.WRITE, Permission.DENY),
+)
 SIZES = ((1, 40), (40, 80), (80, 4000), (16_250, 16_400), (20_000, 40_000))
 """Ranges of the values; the length of the records takes one, two and three bytes."""
 
@@ -121,12 +132,36 @@ class Requests:
         return bytes(frame)
 
 
+def produce_request(topic: str, *, acks: int = 1, value: bytes = b"v") -> ProduceRequest:
+    batch = build_batch([Record(0, time.time_ns() // 1_000_000, None, value)])
+    data = [ProduceRequest.PartitionProduceData(index=0, records=batch)]
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=60_000,
+        topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=data)],
+    )
+
+
+def response_to(sent: Sent, request: ProduceRequest, correlation_id: int) -> ProduceResponse:
+    sent.data = b""
+    sent.receive(frames.encode_request(request, 11, correlation_id, "producer"))
+    return response_in(sent.data)
+
+
+def response_in(data: bytes) -> ProduceResponse:
+    frame = memoryview(data)[4:]
+    body = frames.response_body_offset(ProduceRequest.api_key, 11, frame)
+    return codec.decode(ProduceResponse, 11, frame, body)
+
+
 async def outcome(
     running: RunningBroker, seed: int, *, repeats: bool
 ) -> tuple[list[bytes], dict[str, object]]:
     """The responses, b"" where the connection was closed, and what the broker has afterwards."""
     for topic in ("t", "other"):
         await running.admin.create_topic(topic, partitions=PARTITIONS, replication_factor=1)
+    if seed in AUTHORIZED:
+        (await running.admin.create_acls([DENIED])).raise_first()
     dispatcher = running.broker.requests.dispatcher
     assert dispatcher.repeated_produce is not None
     if not repeats:
@@ -175,15 +210,57 @@ def test_repeated_requests_have_the_handlers_responses(
     async def forgetting(running: RunningBroker) -> None:
         outcomes.append(await outcome(running, seed, repeats=False))
 
-    run(tmp_path / "a", remembering)
+    settings = ANYBODY_MAY if seed in AUTHORIZED else {}
+    run(tmp_path / "a", remembering, settings=settings)
     assert served.count(True) > REQUESTS / 4
     calls = len(served)
-    run(tmp_path / "b", forgetting)
+    run(tmp_path / "b", forgetting, settings=settings)
     assert not any(served[calls:])
     (ours, state), (theirs, other_state) = outcomes
     for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
         assert one == other, number
     assert state == other_state
+
+
+def test_the_acl_of_a_topic_counts_for_a_repeated_request(tmp_path: Path) -> None:
+    codes: list[int] = []
+
+    async def scenario(running: RunningBroker) -> None:
+        await running.admin.create_topic("other", partitions=1, replication_factor=1)
+        sent = Sent(running)
+        request = produce_request("other")
+        for correlation_id in range(3):
+            if correlation_id == 2:
+                (await running.admin.create_acls([DENIED])).raise_first()
+            codes.append(
+                response_to(sent, request, correlation_id).responses[0].partition_responses[0].error_code
+            )
+        sent.channel.close()
+
+    run(tmp_path, scenario, settings=ANYBODY_MAY)
+    assert codes == [0, 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+
+
+def test_a_repeated_request_counts_for_the_quota_of_its_client(tmp_path: Path) -> None:
+    throttle_times: list[list[int]] = []
+
+    async def scenario(running: RunningBroker, *, repeats: bool) -> None:
+        await running.admin.create_topic("t", partitions=1, replication_factor=1)
+        await running.admin.alter_client_quota({"client-id": "producer"}, {"producer_byte_rate": 1000.0})
+        await running.until(lambda: running.broker.replication.quotas.produce.enabled)
+        if not repeats:
+            running.broker.requests.dispatcher.repeated_produce = None
+        sent = Sent(running)
+        request = produce_request("t", value=bytes(7_000))
+        throttle_times.append([response_to(sent, request, number).throttle_time_ms for number in range(2)])
+        sent.channel.close()
+
+    run(tmp_path / "a", lambda running: scenario(running, repeats=True))
+    run(tmp_path / "b", lambda running: scenario(running, repeats=False))
+    (first, ours), (_, theirs) = throttle_times
+    assert first == 0
+    assert ours == pytest.approx(theirs, rel=0.1)
+    assert ours > 1000
 
 
 @pytest.mark.parametrize(
@@ -198,13 +275,7 @@ def test_a_repeated_request_with_acks_all_waits_for_its_replicas(code: ErrorCode
         dispatcher = running.broker.requests.dispatcher
         if not repeats:
             dispatcher.repeated_produce = None
-        batch = build_batch([Record(0, time.time_ns() // 1_000_000, None, b"v")])
-        data = [ProduceRequest.PartitionProduceData(index=0, records=batch)]
-        request = ProduceRequest(
-            acks=-1,
-            timeout_ms=60_000,
-            topic_data=[ProduceRequest.TopicProduceData(name="t", partition_data=data)],
-        )
+        request = produce_request("t", acks=-1)
         sent = Sent(running)
         sent.receive(frames.encode_request(request, 11, 1, "producer"))
         assert sent.data
@@ -218,9 +289,7 @@ def test_a_repeated_request_with_acks_all_waits_for_its_replicas(code: ErrorCode
         (wait,) = purgatory._produces[partition.key]
         wait.complete(code)
         assert sent.data
-        frame = memoryview(sent.data)[4:]
-        body = frames.response_body_offset(ProduceRequest.api_key, 11, frame)
-        responses.append(codec.decode(ProduceResponse, 11, frame, body))
+        responses.append(response_in(sent.data))
         for endpoint in responses[-1].node_endpoints:
             endpoint.port = 0
         sent.channel.close()

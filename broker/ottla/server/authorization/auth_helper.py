@@ -18,6 +18,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.security.acls import CLUSTER_NAME, Operation, ResourceType
 from ottla.security.authorizer import Authorizer, allowed_operations
 from ottla.server.dispatch.dispatcher import Request
+from ottla.server.network.channel import Connection
 
 log = logging.getLogger("kafka.authorizer.logger")
 
@@ -151,6 +152,16 @@ class TopicAuthorizer:
 
     def for_write(self, request: Request) -> IsAuthorized:
         return self._cached(request, Operation.WRITE)
+
+    def may_write_unlogged(self, connection: Connection, topic: str) -> bool:
+        """Whether the client may write to the topic, and the log has no line about it."""
+        return not log.isEnabledFor(logging.DEBUG) and self._authorizer.allows(
+            connection.principal,
+            java_address(connection.peer_host),
+            Operation.WRITE,
+            ResourceType.TOPIC,
+            topic,
+        )
 
     def for_read(self, request: Request, *, follower: bool) -> IsAuthorized:
         """A consumer needs READ on each topic, a follower CLUSTER_ACTION for all of them."""

@@ -54,7 +54,9 @@ def authorized_route(route: Route, check: AuthorizationCheck, authorizer: Author
     async def handle_async(request: Request) -> Message:
         return check_request(request) or await cast(Awaitable[Message], inner(request))
 
-    return route.handled_by(handle_async if route.is_async else handle)
+    checked = route.handled_by(handle_async if route.is_async else handle)
+    checked.repeated = route.repeated  # checks what it needs itself
+    return checked
 
 
 def cluster(operation: Operation, detail: str | None = None) -> AuthorizationCheck:

@@ -162,9 +162,11 @@ class Route:
             self.large_bytes = LARGE_FETCH_BYTES
 
     def handled_by(self, handle: SyncHandler | AsyncHandler) -> Route:
-        """A route of the same API with another handler."""
+        """A route of the same API with another handler, and the same counters."""
         versions = (self.min_version, self.max_version)
-        return Route(self.request_class, handle, self.on_error, versions=versions, large=self.large)
+        route = Route(self.request_class, handle, self.on_error, versions=versions, large=self.large)
+        route.counters = self.counters
+        return route
 
 
 class Request:
@@ -366,11 +368,9 @@ class Dispatcher:
         self._offer_repeated()
 
     def wrap(self, around: Callable[[Route], Route]) -> None:
-        """Replace each route by `around(route)` (ottla.dev); its counters are kept."""
+        """Replace each route by `around(route)` (ottla.dev)."""
         for key, route in self._routes.items():
-            wrapped = around(route)
-            wrapped.counters = route.counters
-            self._routes[key] = wrapped
+            self._routes[key] = around(route)
         self._offer_repeated()
 
     def _offer_repeated(self) -> None:

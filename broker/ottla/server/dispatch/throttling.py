@@ -18,6 +18,7 @@ from ottla.quotas.clients import PERCENT_PER_NANOSECOND, ClientQuotas
 from ottla.quotas.mutations import ControllerMutationQuota
 from ottla.quotas.rates import Windows
 from ottla.server.dispatch.dispatcher import Meter, Request
+from ottla.server.network.channel import Connection
 
 NO_LIMIT: Final = 2**31 - 1
 
@@ -62,14 +63,21 @@ class ClientThrottle:
         wait_ms = 0
         if request.meter is not None and acks != 0:
             wait_ms = request.meter.answered(request)
-        quota = self._produce
-        if quota.enabled:
-            wait_ms = max(
-                wait_ms,
-                quota.record(request.principal.name, request.client_id, request.size, self._clock()),
-            )
+        if self._produce.enabled:
+            wait_ms = max(wait_ms, self._record_produce(request.connection, request.client_id, request.size))
             request.connection.mute(wait_ms)
         return wait_ms
+
+    def produced_by(self, connection: Connection, client_id: str | None, size: int) -> int:
+        """As `produced`, where the request has no meter: the throttle time of one of `size` bytes."""
+        if not self._produce.enabled:
+            return 0
+        wait_ms = self._record_produce(connection, client_id, size)
+        connection.mute(wait_ms)
+        return wait_ms
+
+    def _record_produce(self, connection: Connection, client_id: str | None, size: int) -> int:
+        return self._produce.record(connection.principal.name, client_id, size, self._clock())
 
     @property
     def limits_produces(self) -> bool:

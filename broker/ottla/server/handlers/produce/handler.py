@@ -117,17 +117,17 @@ class ProduceHandler:
 
     def routes(self) -> list[Route]:
         route = Route(ProduceRequest, self.handle, error_response)
-        if self._authorizer is None:
-            self._repeated = RepeatedRequests(
-                self._replicas,
-                self._purgatory,
-                self._clock,
-                self._throttle,
-                self._counters,
-                route.counters,
-                partial(self._respond_error, route.counters),
-            )
-            route.repeated = self._repeated.serve
+        self._repeated = RepeatedRequests(
+            self._replicas,
+            self._purgatory,
+            self._clock,
+            self._throttle,
+            self._counters,
+            route.counters,
+            partial(self._respond_error, route.counters),
+            None if self._authorizer is None else self._authorizer.may_write_unlogged,
+        )
+        route.repeated = self._repeated.serve
         return [route]
 
     def handle(self, request: Request) -> None:
@@ -210,7 +210,7 @@ class ProduceHandler:
             self._validate_deferred(progress, deferred)
         else:
             if self._repeated is not None and not progress.failed and len(progress.topics) == 1 == len(rows):
-                self._repeated.remember(request.frame, version, message)
+                self._repeated.remember(request.frame, version, request.client_id, message)
             self._complete(progress)
 
     def _failed_row(
@@ -314,13 +314,14 @@ class ProduceHandler:
         pending: PendingResponse | None,
         repeated: RepeatedProduce,
         correlation_id: int,
+        throttle_ms: int,
         code: ErrorCode,
     ) -> None:
         """Respond to a repeated request whose records were not replicated."""
         hints = LeaderHints(self._cache, connection.listener, enabled=repeated.version >= LEADER_HINTS_FROM)
         row = _error_row(repeated.topic, repeated.index, code, None, hints)
         topic = ProduceResponse.TopicProduceResponse(name=repeated.topic, partition_responses=[row])
-        response = ProduceResponse(responses=[topic])
+        response = ProduceResponse(responses=[topic], throttle_time_ms=throttle_ms)
         response.node_endpoints = _endpoints(hints)
         counters.errors[code] += 1
         parts = (frames.encode_response(response, repeated.version, correlation_id),)

@@ -6,9 +6,9 @@ dispatcher offers each Produce request to `serve` first, which compares the byte
 decoding them, appends the records, and packs the response from a template.
 
 `serve` handles only what succeeds. It leaves a request to the handler, with nothing changed, if the request
-is another one, if a client quota is set, or if the append fails: an append that raises has not appended, so
-that the handler meets the same error. It is not used with an authorizer, and not for a request that is to be
-logged or traced. Requests with acks=all wait for their replicas as those of the handler do.
+is another one, if the client may not write to the topic, or if the append fails: an append that raises has
+not appended, so that the handler meets the same error. It is not used for a request that is to be logged or
+traced. Requests with acks=all wait for their replicas as those of the handler do.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ KEY_AT: Final = 8
 """The remembered bytes begin after API key, version and correlation id."""
 
 RespondError: TypeAlias = Callable[
-    [Connection, "PendingResponse | None", "RepeatedProduce", int, ErrorCode], None
+    [Connection, "PendingResponse | None", "RepeatedProduce", int, int, ErrorCode], None
 ]
-"""(connection, its deferred response if there is one, request, correlation id, error)"""
+"""(connection, its deferred response if there is one, request, correlation id, throttle time in ms, error)"""
+MayWrite: TypeAlias = Callable[[Connection, str], bool]
+"""Whether the client of the connection may write to the topic, and nothing has to be logged about it."""
 
 _HEAD: Final = Struct(">hhih")  # API key, version, correlation id, length of the client id
 _AFTER_CLIENT_ID: Final = 19
@@ -57,10 +59,13 @@ NO_RECORD_ERRORS: Final = 1
 class RepeatedProduce:
     """A remembered request, and its response but for what differs."""
 
-    __slots__ = ("acks", "index", "pack", "prefix", "size", "timeout_ms", "topic", "version")
+    __slots__ = ("acks", "client_id", "index", "pack", "prefix", "size", "timeout_ms", "topic", "version")
 
-    def __init__(self, version: int, topic: str, index: int, acks: int, timeout_ms: int) -> None:
+    def __init__(
+        self, version: int, client_id: str | None, topic: str, index: int, acks: int, timeout_ms: int
+    ) -> None:
         self.version = version
+        self.client_id = client_id
         self.topic = topic
         self.index = index
         self.acks = acks
@@ -74,8 +79,8 @@ class RepeatedProduce:
         self.pack = layout.pack
         self.size = layout.size - 4
 
-    def response(self, correlation_id: int, info: LogAppendInfo) -> bytes:
-        """The frame of a response without an error and a throttle time."""
+    def response(self, correlation_id: int, info: LogAppendInfo, throttle_ms: int) -> bytes:
+        """The frame of a response without an error."""
         return self.pack(
             self.size,
             correlation_id,
@@ -86,7 +91,7 @@ class RepeatedProduce:
             info.log_append_time,
             info.log_start_offset,
             NO_RECORD_ERRORS,
-            0,
+            throttle_ms,
         )
 
 
@@ -102,9 +107,11 @@ class RepeatedRequests:
         counters: TopicCounters,
         requests: RequestCounters,
         respond_error: RespondError,
+        may_write: MayWrite | None,
     ) -> None:
         """`requests`: the counters of the API. `respond_error` responds for records that were appended, and
-        not replicated."""
+        not replicated. `may_write` None: every client may."""
+        self._may_write = may_write
         self._find = replicas.find
         self._purgatory = purgatory
         self._clock = clock
@@ -114,7 +121,9 @@ class RepeatedRequests:
         self._respond_error = respond_error
         self._kept: dict[bytes, RepeatedProduce] = {}
 
-    def remember(self, frame: memoryview, version: int, message: ProduceRequest) -> None:
+    def remember(
+        self, frame: memoryview, version: int, client_id: str | None, message: ProduceRequest
+    ) -> None:
         """Keep a request that has succeeded, if it is of one partition and `serve` can find it again."""
         if version not in VERSIONS or message.transactional_id is not None or message.acks == 0:
             return
@@ -128,7 +137,9 @@ class RepeatedRequests:
         if key not in kept:
             if len(kept) >= KEPT_MAX:
                 kept.clear()
-            kept[key] = RepeatedProduce(version, topic.name, data.index, message.acks, message.timeout_ms)
+            kept[key] = RepeatedProduce(
+                version, client_id, topic.name, data.index, message.acks, message.timeout_ms
+            )
 
     def serve(
         self, connection: Connection, frame: memoryview, loop_clock: Callable[[], float] | None
@@ -140,7 +151,10 @@ class RepeatedRequests:
             at = client_bytes + _AFTER_CLIENT_ID
             at += frame[at] + _NAME_TO_RECORDS
             repeated = self._kept.get(bytes(frame[KEY_AT:at]))
-            if repeated is None or repeated.version != version or api_key or self._throttle.limits_produces:
+            if repeated is None or repeated.version != version or api_key:
+                return False
+            topic, may_write = repeated.topic, self._may_write
+            if may_write is not None and not may_write(connection, topic):
                 return False
             counts = self._requests.by_version
             number = counts[version] + 1
@@ -170,7 +184,7 @@ class RepeatedRequests:
             if magic != MAGIC_V2 or batch_bytes + LOG_OVERHEAD != length or attributes & TRANSACTIONAL_FLAG:
                 return False
             acks = repeated.acks
-            partition = self._find(repeated.topic, repeated.index)
+            partition = self._find(topic, repeated.index)
             if partition is None:
                 return False
             info = partition.append_as_leader(
@@ -179,7 +193,7 @@ class RepeatedRequests:
         except Exception:
             return False  # The handler meets the same error, and responds.
         counts[version] = number
-        count = self._counters[repeated.topic]
+        count = self._counters[topic]
         count.produces += 1
         count.bytes_in += length
         count.messages_in += info.last_offset - info.first_offset + 1
@@ -187,20 +201,24 @@ class RepeatedRequests:
             offset = info.last_offset + 1
             enough, error = partition.enough_replicas_for(offset)
             if error:
-                self._respond_error(connection, None, repeated, correlation_id, error)
+                throttle_ms = self._throttle_ms(connection, repeated, len(frame))
+                self._respond_error(connection, None, repeated, correlation_id, throttle_ms, error)
                 return True
             if not enough:
                 pending = connection.defer_response()
                 if timer is not None:
                     timer.pause()
                 replicated = partial(
-                    self._replicated, connection, pending, repeated, correlation_id, info, timer
+                    self._replicated, connection, pending, repeated, correlation_id, info, timer, len(frame)
                 )
                 self._purgatory.await_replication(
                     partition.key, offset, max(repeated.timeout_ms, 0), replicated
                 )
                 return True
-        parts = (repeated.response(correlation_id, info),)
+        throttle_ms = (
+            self._throttle_ms(connection, repeated, len(frame)) if self._throttle.limits_produces else 0
+        )
+        parts = (repeated.response(correlation_id, info, throttle_ms),)
         if timer is None:
             connection.respond(parts)
         else:
@@ -217,18 +235,25 @@ class RepeatedRequests:
         correlation_id: int,
         info: LogAppendInfo,
         timer: RequestTimer | None,
+        request_bytes: int,
         error: ErrorCode,
     ) -> None:
         if connection.closed:
             return
+        throttle_ms = self._throttle_ms(connection, repeated, request_bytes)
         if error:
-            self._respond_error(connection, pending, repeated, correlation_id, error)
-        elif timer is None:
-            connection.complete(pending, (repeated.response(correlation_id, info),))
+            self._respond_error(connection, pending, repeated, correlation_id, throttle_ms, error)
+            return
+        parts = (repeated.response(correlation_id, info, throttle_ms),)
+        if timer is None:
+            connection.complete(pending, parts)
         else:
             timer.respond(connection.muted_until_s)
-            connection.complete(pending, (repeated.response(correlation_id, info),))
+            connection.complete(pending, parts)
             connection.when_sent(timer.sent, pending)
+
+    def _throttle_ms(self, connection: Connection, repeated: RepeatedProduce, request_bytes: int) -> int:
+        return self._throttle.produced_by(connection, repeated.client_id, request_bytes)
 
 
 def _records_at(frame: memoryview, topic: str) -> int:
