@@ -4,9 +4,7 @@ broker that remembers them and to one that does not, and responses, logs and cou
 from __future__ import annotations
 
 import random
-import socket
 import time
-from collections import deque
 from pathlib import Path
 
 import pytest
@@ -19,8 +17,8 @@ from ottla.protocol.records import Record, build_batch
 from ottla.security.acls import AclBinding, Entry, Operation, Permission, ResourcePattern, ResourceType
 from ottla.server.dispatch.counters import TopicCount
 from ottla.server.handlers.produce.repeated import RepeatedRequests
-from ottla.server.network.channel import Part
 from tests.worlds.running_broker import RunningBroker, run
+from tests.worlds.sent_responses import Sent
 
 PARTITIONS = 3
 REQUESTS = 300
@@ -36,53 +34,6 @@ DENIED = AclBinding(
 )
 SIZES = ((1, 40), (40, 80), (80, 4000), (16_250, 16_400), (20_000, 40_000))
 """Ranges of the values; the length of the records takes one, two and three bytes."""
-
-
-class Sent:
-    """A transport that keeps what the channel sends, and is driven by `receive`."""
-
-    certificate = None
-
-    def __init__(self, running: RunningBroker) -> None:
-        ours, self._theirs = socket.socketpair()
-        ours.setblocking(False)
-        self.channel = running.broker.requests.server.adopt(ours, "PLAINTEXT", ("127.0.0.1", 1))
-        self._socket = self.channel.transport
-        self._socket.remove_reader()
-        self.channel.transport = self
-        self.data = b""
-
-    def receive(self, frame: bytes) -> None:
-        at = 0
-        while at < len(frame) and not self.channel.closed:
-            space = self.channel.space()
-            assert space
-            count = min(len(space), len(frame) - at)
-            space[:count] = frame[at : at + count]
-            self.channel.received(count)
-            at += count
-
-    def send(self, out: deque[Part]) -> bool:
-        for part in out:
-            assert isinstance(part, bytes | bytearray | memoryview)
-            self.data += bytes(part)
-        out.clear()
-        return True
-
-    def send_file(self, out: deque[Part], count_max: int) -> int:
-        raise AssertionError("a Produce response has no file")
-
-    def close(self) -> None:
-        self._socket.close()
-        self._theirs.close()
-
-    def add_reader(self) -> None: ...
-
-    def remove_reader(self) -> None: ...
-
-    def add_writer(self) -> None: ...
-
-    def remove_writer(self) -> None: ...
 
 
 class Requests:
@@ -163,9 +114,9 @@ async def outcome(
     if seed in AUTHORIZED:
         (await running.admin.create_acls([DENIED])).raise_first()
     dispatcher = running.broker.requests.dispatcher
-    assert dispatcher.repeated_produce is not None
+    assert dispatcher.repeated
     if not repeats:
-        dispatcher.repeated_produce = None
+        dispatcher.repeated.clear()
     requests, responses, sent = Requests(seed), [], Sent(running)
     for _ in range(REQUESTS):
         if sent.channel.closed:
@@ -249,7 +200,7 @@ def test_a_repeated_request_counts_for_the_quota_of_its_client(tmp_path: Path) -
         await running.admin.alter_client_quota({"client-id": "producer"}, {"producer_byte_rate": 1000.0})
         await running.until(lambda: running.broker.replication.quotas.produce.enabled)
         if not repeats:
-            running.broker.requests.dispatcher.repeated_produce = None
+            running.broker.requests.dispatcher.repeated.clear()
         sent = Sent(running)
         request = produce_request("t", value=bytes(7_000))
         throttle_times.append([response_to(sent, request, number).throttle_time_ms for number in range(2)])
@@ -274,7 +225,7 @@ def test_a_repeated_request_with_acks_all_waits_for_its_replicas(code: ErrorCode
         await running.admin.create_topic("t", partitions=1, replication_factor=1)
         dispatcher = running.broker.requests.dispatcher
         if not repeats:
-            dispatcher.repeated_produce = None
+            dispatcher.repeated.clear()
         request = produce_request("t", acks=-1)
         sent = Sent(running)
         sent.receive(frames.encode_request(request, 11, 1, "producer"))

@@ -156,6 +156,8 @@ class LogSegments:
         at = _floor(segments, fetch_offset)
         while segments[at].file is not file_slice.file and at < len(segments) - 1:
             at += 1
+        if at == len(segments) - 1 and not segments[at].has_aborted_transactions:
+            return []  # the active segment's indexes are attached: it has none
         upper_bound = segments[at].offset_after(file_slice.position + file_slice.length)
         if upper_bound is None:
             upper_bound = segments[at + 1].base_offset if at + 1 < len(segments) else log_end_offset

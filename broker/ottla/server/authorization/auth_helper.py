@@ -155,10 +155,17 @@ class TopicAuthorizer:
 
     def may_write_unlogged(self, connection: Connection, topic: str) -> bool:
         """Whether the client may write to the topic, and the log has no line about it."""
+        return self._may_unlogged(Operation.WRITE, connection, topic)
+
+    def may_read_unlogged(self, connection: Connection, topic: str) -> bool:
+        """The same for a consumer that reads."""
+        return self._may_unlogged(Operation.READ, connection, topic)
+
+    def _may_unlogged(self, operation: Operation, connection: Connection, topic: str) -> bool:
         return not log.isEnabledFor(logging.DEBUG) and self._authorizer.allows(
             connection.principal,
             java_address(connection.peer_host),
-            Operation.WRITE,
+            operation,
             ResourceType.TOPIC,
             topic,
         )

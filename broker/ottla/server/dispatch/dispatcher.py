@@ -61,7 +61,6 @@ LARGE_FETCH_BYTES: Final = 64 << 10
 """The same limit for Fetch: about 2,000 partitions."""
 NEVER_LARGE: Final = 1 << 40
 LARGE_RESPONSE_ITEMS: Final = 1000
-_PRODUCE: Final = int(ApiKey.PRODUCE)
 
 M = TypeVar("M", bound=Message)
 SyncHandler = Callable[["Request"], None]
@@ -358,7 +357,8 @@ class Dispatcher:
         self.on_timed: list[Callable[[Request, PhaseTimes], None]] = []
         """Called with each request whose time was measured, after its response."""
         self._routes: dict[int, Route] = {}
-        self.repeated_produce: RepeatedHandler | None = None
+        self.repeated: dict[bytes, RepeatedHandler] = {}
+        """By API key, as the first bytes of a frame."""
         self._tasks = TaskSet()
 
     def register(self, routes: Iterable[Route]) -> None:
@@ -374,8 +374,11 @@ class Dispatcher:
         self._offer_repeated()
 
     def _offer_repeated(self) -> None:
-        produce = self._routes.get(_PRODUCE)
-        self.repeated_produce = None if produce is None else produce.repeated
+        self.repeated = {
+            key.to_bytes(2, "big"): route.repeated
+            for key, route in self._routes.items()
+            if route.repeated is not None
+        }
 
     def routes(self) -> list[Route]:
         """In the order of API keys."""
@@ -385,7 +388,7 @@ class Dispatcher:
         """Handle a connection's next request. Never raises."""
         meters = self.meters
         is_limited = meters is not None and meters.quotas.limited
-        repeated = self.repeated_produce
+        repeated = self.repeated.get(bytes(frame[:2]))
         clock = None if self.on_timed else self.loop.time
         if repeated is not None and not is_limited and repeated(connection, frame, clock):
             return

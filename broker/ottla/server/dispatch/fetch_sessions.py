@@ -33,6 +33,8 @@ from uuid import UUID
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest
 
+CONSUMER: Final = -1
+"""The replica id of consumers."""
 NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
@@ -378,10 +380,40 @@ class FetchSessionCache:
             self._remove(session)
             return FullFetch(wanted, None)
         session.replica_id = replica_id
+        self._use(session, now_ms)
+        return IncrementalFetch(self, session, name_of)
+
+    def _use(self, session: FetchSession, now_ms: int) -> None:
         session.last_used_ms = now_ms
         self._sessions[session.id] = self._sessions.pop(session.id)
         session.epoch = session.epoch % _MAX_INT + 1
-        return IncrementalFetch(self, session, name_of)
+
+    def only_partition(self, session_id: int, epoch: int) -> WantedPartition | None:
+        """The partition of a consumer's session that has no other, if `epoch` is that of its next request."""
+        session = self._sessions.get(session_id)
+        if session is None or session.epoch != epoch or session.privileged or len(session.partitions) != 1:
+            return None
+        (wanted,) = session.partitions.values()
+        return wanted
+
+    def record_only(
+        self,
+        wanted: WantedPartition,
+        asked: FetchRequest.FetchPartition,
+        high_watermark: int,
+        log_start_offset: int,
+        now_ms: int,
+    ) -> None:
+        """The session of the `only_partition` had a request that named it, and a response with records: what
+        `open` and `IncrementalFetch.commit` do then."""
+        session = wanted.session
+        session.replica_id = CONSUMER
+        self._use(session, now_ms)
+        wanted.asked = asked
+        wanted.high_watermark = high_watermark
+        wanted.log_start_offset = log_start_offset
+        session.move_to_end(wanted)
+        session.dirty.add(wanted)
 
     def mark_dirty(self, p: WatchedPartition, *, consumers: bool, wake_followers: bool) -> list[FetchWatcher]:
         """`p` has changed, for followers and maybe `consumers`. Returns the waiting fetches to complete."""

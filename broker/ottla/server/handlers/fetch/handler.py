@@ -16,7 +16,6 @@ socket (sendfile), small slices through a buffer; versions 0 to 3 get them conve
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode
@@ -27,15 +26,14 @@ from ottla.replication.manager import ReplicaManager
 from ottla.replication.replica_selector import Selector, preferred_replica
 from ottla.server.authorization.auth_helper import TopicAuthorizer
 from ottla.server.dispatch.counters import TopicCounters
-from ottla.server.dispatch.dispatcher import Request
+from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.server.dispatch.fetch_sessions import TOPIC_IDS_FROM, FetchContext, Wanted, WantedPartition
 from ottla.server.dispatch.purgatory import PartitionKey, Purgatory
 from ottla.server.handlers.fetch.down_conversion import DownConverter
-from ottla.server.handlers.fetch.read import FetchRead, SelectReplica
+from ottla.server.handlers.fetch.read import READ_COMMITTED, FetchRead, SelectReplica
+from ottla.server.handlers.fetch.repeated import RepeatedFetches
 from ottla.server.handlers.fetch.sender import FetchQuota, FetchSender
 from ottla.server.logs.page_cache_reader import ATTEMPTS_MAX, PageCacheReader, attempt_weight
-
-READ_COMMITTED: Final = 1
 
 
 class FetchHandler:
@@ -64,9 +62,24 @@ class FetchHandler:
         self.page_cache_reader = page_cache_reader
         self.fetch_max_bytes = fetch_max_bytes
         self.selector = selector
-        self.sender = FetchSender(
-            replicas, cache, clock, quota, TopicCounters() if counters is None else counters, converter
-        )
+        self._counters = TopicCounters() if counters is None else counters
+        self.sender = FetchSender(replicas, cache, clock, quota, self._counters, converter)
+        self._repeated: RepeatedFetches | None = None
+
+    def serve_repeated(self, route: Route) -> None:
+        """Offer the route's requests to `RepeatedFetches` first, if that can serve them on this broker."""
+        if self.selector is None:
+            self._repeated = RepeatedFetches(
+                self.replicas,
+                self.purgatory.sessions,
+                self.cache,
+                self.clock,
+                self.quota,
+                self._counters,
+                route.counters,
+                None if self.authorizer is None else self.authorizer.may_read_unlogged,
+            )
+            route.repeated = self._repeated.serve
 
     def handle(self, request: Request) -> None:
         message = request.decode(FetchRequest)
@@ -93,6 +106,8 @@ class FetchHandler:
         read = self.new_read(request, message, context)
         read.read_initial()
         if read.is_satisfied(message.min_bytes) and not read.page_misses:
+            if self._repeated is not None and read.size and not read.must_respond:
+                self._repeated.remember(request.frame, request.version, message, read)
             self.sender.send(request, read)
         else:
             _DelayedFetch(self, request, read, message).start()

@@ -83,7 +83,9 @@ class LargeFetchHandler:
         self._handler = handler
 
     def routes(self) -> list[Route]:
-        return [Route(FetchRequest, self._handler.handle, error_response, large=self.handle)]
+        route = Route(FetchRequest, self._handler.handle, error_response, large=self.handle)
+        self._handler.serve_repeated(route)
+        return [route]
 
     async def handle(self, request: Request, task: SlicedTask) -> None:
         handler, version = self._handler, request.version

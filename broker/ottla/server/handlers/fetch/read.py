@@ -11,6 +11,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from copy import copy
 from typing import Final, Protocol, TypeAlias, cast
+from uuid import UUID
 
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -39,6 +40,8 @@ SelectReplica: TypeAlias = Callable[[Partition, int, int], int | None]
 """(leader, fetch offset, now in ms) -> the broker that the consumer should fetch from instead, if any."""
 
 _NO_PARTITIONS: Final[frozenset[WantedPartition]] = frozenset()
+READ_COMMITTED: Final = 1
+"""An isolation level."""
 FOLLOWER_FETCH_FROM: Final = 11
 STORAGE_ERROR_FROM: Final = 6
 MIN_ONE_FROM: Final = 3
@@ -213,7 +216,9 @@ class FetchRead:
                 unknown.append(FetchedPartition(wanted, ErrorCode.TOPIC_AUTHORIZATION_FAILED, aborted=()))
                 continue
             replica = None if topic is None else find(topic, asked.partition)
-            if replica is None or not (wanted.topic_id is ZERO_UUID or _has_topic_id(replica, wanted)):
+            if replica is None or not (
+                wanted.topic_id is ZERO_UUID or has_topic_id(replica, wanted.topic_id)
+            ):
                 error = self._error_for(wanted, replica)
                 if error in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                     unknown.append(FetchedPartition(wanted, error, aborted=()))
@@ -318,7 +323,6 @@ def _redirected(replica: Partition, wanted: WantedPartition, chosen: int) -> Fet
     )
 
 
-def _has_topic_id(replica: Partition, wanted: WantedPartition) -> bool:
+def has_topic_id(replica: Partition, wanted_id: UUID) -> bool:
     """Whether the replica has the requested topic id, and is not one of another topic of that name."""
-    wanted_id = wanted.topic_id
     return wanted_id == ZERO_UUID or replica.topic_id in (wanted_id, None, ZERO_UUID)
