@@ -6,8 +6,9 @@
 #   FLAVOUR=spark   with Java, Spark and its connectors in their place: pipelines' drivers and executors
 #
 # BASE_IMAGE lets it build where no registry is: any Debian with Python 3.11 or later. The release workflow gives it with its
-# digest, and REVISION and SOURCE, which are the commit and the address of the repository.
-ARG BASE_IMAGE=python:3.12-slim
+# digest, and REVISION and SOURCE, which are the commit and the address of the repository. The default names the release of
+# Debian: `3.12-slim` moved on to Debian 13, which has no Java 17.
+ARG BASE_IMAGE=python:3.12-slim-bookworm
 
 FROM ${BASE_IMAGE} AS build
 ARG FLAVOUR=java
