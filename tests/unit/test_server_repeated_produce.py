@@ -24,7 +24,7 @@ PARTITIONS = 3
 REQUESTS = 300
 AUTHORIZED = (2,)
 """Seeds whose brokers have an authorizer, which denies one topic."""
-ANYBODY_MAY = {
+ALL_MAY = {
     "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
 }
@@ -161,7 +161,7 @@ def test_repeated_requests_have_the_handlers_responses(
     async def forgetting(running: RunningBroker) -> None:
         outcomes.append(await outcome(running, seed, repeats=False))
 
-    settings = ANYBODY_MAY if seed in AUTHORIZED else {}
+    settings = ALL_MAY if seed in AUTHORIZED else {}
     run(tmp_path / "a", remembering, settings=settings)
     assert served.count(True) > REQUESTS / 4
     calls = len(served)
@@ -188,7 +188,7 @@ def test_the_acl_of_a_topic_counts_for_a_repeated_request(tmp_path: Path) -> Non
             )
         sent.channel.close()
 
-    run(tmp_path, scenario, settings=ANYBODY_MAY)
+    run(tmp_path, scenario, settings=ALL_MAY)
     assert codes == [0, 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED]
 
 
