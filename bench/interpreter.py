@@ -1,7 +1,7 @@
 """Which Python the figures of a benchmark belong to, and whether it is an optimised build.
 
 Called by every benchmark. On an interpreter built without profile-guided optimisation (PGO), as pyenv's are
-by default, the broker takes 7 to 18 % more processor time.
+by default, the broker takes 17 to 51 % more processor time.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def say_interpreter() -> None:
     click.echo(f"interpreter: {interpreter()}", err=True)
     if not build_of(sysconfig.get_config_vars()).is_optimised:
         click.echo(
-            "warning: this is not an optimised build (PGO), which costs 7 to 18 % more processor time than "
+            "warning: this is not an optimised build (PGO), which costs 17 to 51 % more processor time than "
             "Debian's python3: make clean setup PYTHON=/usr/bin/python3",
             err=True,
         )
