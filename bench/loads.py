@@ -123,7 +123,12 @@ LOADS: Final = (
     Load("read-48", "read 48 partitions, librdkafka", 1, 2_000_000, Traffic("read", 48, filled=True)),
     Load("read-200", "read 200 partitions, librdkafka", 1, 2_000_000, Traffic("read", 200, filled=True)),
     Load(
-        "partitions-48", "a record for each of 48 partitions a request", 1, 200_000, Traffic("partitions", 48)
+        "partitions-48",
+        "a record for each of 48 partitions a request",
+        1,
+        200_000,
+        Traffic("partitions", 48),
+        floor="produce, 48 partitions",
     ),
     Load(
         "partitions-200",

@@ -52,8 +52,6 @@ TOPIC = "t"
 FETCHED_TOPIC = "fetched"
 """The topic that the fetches read; retention deletes records in the topic of the produce loads."""
 KEYED_TOPIC, PARTITIONS = "keyed", 48
-KEYED_BYTES = 1000
-"""Of each batch of a request for all these partitions, as a producer with keys and a short linger sends."""
 FETCHED_BATCHES = 32
 FETCHED_BYTES_MIN = 15 << 16
 """A fetch of 1 MiB brings at least as many batches of 64 KiB; an empty one would look fast."""
@@ -123,8 +121,8 @@ def loads() -> list[Load]:
         Load(
             f"produce, {PARTITIONS} partitions",
             1_000,
-            produce_frame(KEYED_BYTES, topic=KEYED_TOPIC, partitions=PARTITIONS),
-            PARTITIONS * records_of(KEYED_BYTES),
+            produce_frame(single, topic=KEYED_TOPIC, partitions=PARTITIONS),
+            PARTITIONS,
         ),
         Load("fetch, 1 MiB", 1_000, fetch_frame(), FETCHED_BYTES_MIN // large * records_of(large)),
     ]

@@ -1288,8 +1288,8 @@ _ALL: Final = (
         (
             Edit(
                 "broker/ottla/server/dispatch/throttling.py",
-                "            )\n            request.connection.mute(wait_ms)\n        return wait_ms\n",
-                "            )\n        return wait_ms\n",
+                "        connection.mute(wait_ms)\n",
+                "",
             ),
         ),
         ("quotas",),

@@ -63,21 +63,15 @@ class ClientThrottle:
         wait_ms = 0
         if request.meter is not None and acks != 0:
             wait_ms = request.meter.answered(request)
-        if self._produce.enabled:
-            wait_ms = max(wait_ms, self._record_produce(request.connection, request.client_id, request.size))
-            request.connection.mute(wait_ms)
-        return wait_ms
+        return max(wait_ms, self.produced_by(request.connection, request.client_id, request.size))
 
     def produced_by(self, connection: Connection, client_id: str | None, size: int) -> int:
         """As `produced`, where the request has no meter: the throttle time of one of `size` bytes."""
         if not self._produce.enabled:
             return 0
-        wait_ms = self._record_produce(connection, client_id, size)
+        wait_ms = self._produce.record(connection.principal.name, client_id, size, self._clock())
         connection.mute(wait_ms)
         return wait_ms
-
-    def _record_produce(self, connection: Connection, client_id: str | None, size: int) -> int:
-        return self._produce.record(connection.principal.name, client_id, size, self._clock())
 
     @property
     def limits_produces(self) -> bool:
