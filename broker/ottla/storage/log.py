@@ -544,10 +544,10 @@ class Log:
             length = limit - position
             if length > max_bytes:
                 length = max_bytes
-                if segment.batch_bytes_max > max_bytes:
-                    first_size = segment.batch_size_at(position)
-                    if first_size > max_bytes:
-                        length = min(first_size, limit - position) if min_one else 0
+                # From the file, as Kafka: a damaged length is the consumer's to see.
+                first_size = segment.batch_size_at(position)
+                if first_size > max_bytes:
+                    length = min(first_size, limit - position) if min_one else 0
         except OSError as problem:
             raise self._local.storage_error("read", problem) from problem
         if segment.index_is_suspect:

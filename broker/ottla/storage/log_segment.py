@@ -20,7 +20,6 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import (
     BATCH_HEADER,
     HEAD_BYTES,
-    INT32_MAX,
     LOG_OVERHEAD,
     MAGIC_V2,
     RECORD_BATCH_OVERHEAD,
@@ -70,7 +69,6 @@ class LogSegment:
         "_time_index",
         "_txn_index",
         "base_offset",
-        "batch_bytes_max",
         "created_ms",
         "file",
         "first_timestamp",
@@ -111,8 +109,6 @@ class LogSegment:
         self._time_index: TimeIndex | None = None
         self._txn_index: TransactionIndex | None = None
         self.size = files.stat(path).size
-        self.batch_bytes_max = INT32_MAX if self.size else 0
-        """No batch is larger: a read of so many bytes has a whole one, which is then not looked at."""
         self._preallocated = preallocate_bytes > 0 and self.size == 0
         if self._preallocated:
             files.ftruncate(self.fd, preallocate_bytes)
@@ -183,8 +179,6 @@ class LogSegment:
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
-        if size > self.batch_bytes_max:
-            self.batch_bytes_max = size
         if position == 0:
             self.first_timestamp = max_timestamp
         if self._bytes_since_index > self.index_interval_bytes:
