@@ -277,17 +277,9 @@ class Request:
         """Respond with encoded bytes and file slices: size, header and body."""
         assert not self.answered, f"{self.route.api_key!r} has two responses"
         self.answered = True
-        timer = self.timer
-        if timer is not None:
-            timer.respond(self.connection.muted_until_s)
         # From here on the buffer may overwrite the bytes of the frame.
         self._frame = self._message = None
-        if self._pending is None:
-            self.connection.respond(parts)
-        else:
-            self.connection.complete(self._pending, parts)
-        if timer is not None:
-            self.connection.when_sent(timer.sent, self._pending)
+        respond_timed(self.connection, self._pending, parts, self.timer)
 
     def respond_nothing(self) -> None:
         """End the request without a response (acks=0)."""
@@ -318,6 +310,23 @@ class Request:
         except Exception:
             log.exception("encoding the error response to %s v%d failed", route.api_key.name, self.version)
             self.connection.close("encoding the error response failed")
+
+
+def respond_timed(
+    connection: Connection,
+    pending: PendingResponse | None,
+    parts: Sequence[Part],
+    timer: RequestTimer | None,
+) -> None:
+    """Send a response, in its place if it was deferred; `timer` measures the request."""
+    if timer is not None:
+        timer.respond(connection.muted_until_s)
+    if pending is None:
+        connection.respond(parts)
+    else:
+        connection.complete(pending, parts)
+    if timer is not None:
+        connection.when_sent(timer.sent, pending)
 
 
 class Metered:

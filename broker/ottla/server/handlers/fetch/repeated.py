@@ -25,6 +25,7 @@ from ottla.protocol.types import ZERO_UUID
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.reads import read as read_replica
 from ottla.server.dispatch.counters import TIMED_EVERY, RequestCounters, RequestTimer, TopicCounters
+from ottla.server.dispatch.dispatcher import respond_timed
 from ottla.server.dispatch.fetch_sessions import CONSUMER, NO_SESSION, TOPIC_IDS_FROM, FetchSessionCache
 from ottla.server.handlers.fetch.read import READ_COMMITTED, FetchRead, has_topic_id
 from ottla.server.handlers.fetch.response import COPIED_SLICE_MAX_BYTES, INLINE_SLICE_MAX_BYTES, uvarint
@@ -244,12 +245,7 @@ class RepeatedFetches:
         if wanted is not None:
             repeated.asked.fetch_offset = offset
             self._sessions.record_only(wanted, repeated.asked, high_watermark, log_start_offset, now_ms)
-        if timer is None:
-            connection.respond(parts)
-        else:
-            timer.respond(connection.muted_until_s)
-            connection.respond(parts)
-            connection.when_sent(timer.sent)
+        respond_timed(connection, None, parts, timer)
         return True
 
 

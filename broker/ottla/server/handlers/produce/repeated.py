@@ -25,6 +25,7 @@ from ottla.protocol.wire import write_varint
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import ACKS_ALL
 from ottla.server.dispatch.counters import TIMED_EVERY, RequestCounters, RequestTimer, TopicCounters
+from ottla.server.dispatch.dispatcher import respond_timed
 from ottla.server.dispatch.purgatory import Purgatory
 from ottla.server.dispatch.throttling import ClientThrottle
 from ottla.server.network.channel import Connection, PendingResponse
@@ -219,12 +220,7 @@ class RepeatedRequests:
             self._throttle_ms(connection, repeated, len(frame)) if self._throttle.limits_produces else 0
         )
         parts = (repeated.response(correlation_id, info, throttle_ms),)
-        if timer is None:
-            connection.respond(parts)
-        else:
-            timer.respond(connection.muted_until_s)
-            connection.respond(parts)
-            connection.when_sent(timer.sent)
+        respond_timed(connection, None, parts, timer)
         return True
 
     def _replicated(
@@ -245,12 +241,7 @@ class RepeatedRequests:
             self._respond_error(connection, pending, repeated, correlation_id, throttle_ms, error)
             return
         parts = (repeated.response(correlation_id, info, throttle_ms),)
-        if timer is None:
-            connection.complete(pending, parts)
-        else:
-            timer.respond(connection.muted_until_s)
-            connection.complete(pending, parts)
-            connection.when_sent(timer.sent, pending)
+        respond_timed(connection, pending, parts, timer)
 
     def _throttle_ms(self, connection: Connection, repeated: RepeatedProduce, request_bytes: int) -> int:
         return self._throttle.produced_by(connection, repeated.client_id, request_bytes)
