@@ -27,6 +27,7 @@ from ottla.local.processes import ChildProcess, wait_until
 _libc = ctypes.CDLL(None, use_errno=True)
 _MADV_POPULATE_WRITE = 23
 _TOUCHED_BYTES_MAX = 2 << 30
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Usage(NamedTuple):
@@ -34,6 +35,8 @@ class Usage(NamedTuple):
 
     cpu_s: float
     """User and system time of the whole processes so far."""
+    kernel_s: float
+    """The system time of it."""
     rss_mib: float
     pss_mib: float
     """RSS with each shared page divided by its users: three brokers count the interpreter's code once."""
@@ -41,18 +44,20 @@ class Usage(NamedTuple):
 
 def usage_of(pids: Iterable[int]) -> Usage:
     """The sum over the processes. Raises FileNotFoundError when one of them has ended."""
-    cpu_s = rss_mib = pss_mib = 0.0
+    cpu_s = kernel_s = rss_mib = pss_mib = 0.0
     for pid in pids:
-        cpu_s += cpu_s_of(pid)
+        user, system = cpu_ticks(pid)
+        kernel_s += system / _TICKS_PER_S
+        cpu_s += (user + system) / _TICKS_PER_S
         rollup = parse_rollup(Path(f"/proc/{pid}/smaps_rollup").read_text())
         rss_mib += rollup["Rss"] / 1024
         pss_mib += rollup["Pss"] / 1024
-    return Usage(cpu_s, rss_mib, pss_mib)
+    return Usage(cpu_s, kernel_s, rss_mib, pss_mib)
 
 
 def cpu_s_of(pid: int) -> float:
     """CPU time of all threads, by the kernel's ticks. Raises FileNotFoundError after the process ended."""
-    return sum(cpu_ticks(pid)) / os.sysconf("SC_CLK_TCK")
+    return sum(cpu_ticks(pid)) / _TICKS_PER_S
 
 
 def cpu_ticks(pid: int) -> tuple[int, int]:

@@ -42,6 +42,7 @@ class Measure:
 MEASURES: Final = (
     Measure("records_per_s", "records/s", 0),
     Measure("cpu_s_per_million", "CPU s / million", 2),
+    Measure("kernel_s_per_million", "of it kernel", 2),
     Measure("p50_ms", "p50 ms", 0),
     Measure("p99_ms", "p99 ms", 0),
     Measure("p999_ms", "p99.9 ms", 0),

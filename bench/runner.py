@@ -118,9 +118,11 @@ class _LoadRunner:
         figures = run(side)
         after = usage_of(side.pids)
         cpu_s = figures.pop("cpu_s", after.cpu_s - before.cpu_s)
+        kernel_s = figures.pop("kernel_s", after.kernel_s - before.kernel_s)
         return {
             **figures,
             "cpu_s_per_million": cpu_s / self._load.records * 1e6,
+            "kernel_s_per_million": kernel_s / self._load.records * 1e6,
             "rss_mib": after.rss_mib,
             "pss_mib": after.pss_mib,
         }

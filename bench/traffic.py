@@ -226,7 +226,7 @@ def pace(task: Task, frames_by_client: Sequence[Sequence[bytes]], seconds: int) 
     in_flight: dict[int, tuple[float, bytes]] = {}
     late: dict[int, list[tuple[float, bytes]]] = {}
     latencies: list[float] = []
-    cpu_before_s = usage_of(task.brokers).cpu_s
+    before = usage_of(task.brokers)
     started = time.monotonic() + 0.1
     slots = sorted(
         (
@@ -271,11 +271,16 @@ def pace(task: Task, frames_by_client: Sequence[Sequence[bytes]], seconds: int) 
         if now > seconds + READ_TIMEOUT_S:
             raise click.ClickException(f"{len(latencies)} of {len(slots)} responses after {now:.0f} s")
     took_s = time.monotonic() - started
-    cpu_s = usage_of(task.brokers).cpu_s - cpu_before_s
+    after = usage_of(task.brokers)
     poller.close()
     for connected in clients:
         connected.close()
-    return {"records_per_s": len(slots) / took_s, "cpu_s": cpu_s, **percentiles(latencies)}
+    return {
+        "records_per_s": len(slots) / took_s,
+        "cpu_s": after.cpu_s - before.cpu_s,
+        "kernel_s": after.kernel_s - before.kernel_s,
+        **percentiles(latencies),
+    }
 
 
 def pace_connections(task: Task) -> Figures:

@@ -165,6 +165,7 @@ def test_memory_and_cpu_time_of_processes_add_up() -> None:
     once, twice = usage_of([os.getpid()]), usage_of([os.getpid()] * 2)
     assert twice.rss_mib == pytest.approx(2 * once.rss_mib, rel=0.05)
     assert 0 < once.pss_mib <= once.rss_mib
+    assert 0 <= once.kernel_s < once.cpu_s <= twice.cpu_s
 
 
 def test_a_cold_file_is_out_of_memory_until_it_is_read(tmp_path: Path) -> None:
