@@ -351,7 +351,7 @@ class Client:
             member_id=self.member_id,
             group_instance_id=self.instance_id,
         )
-        return ErrorCode((await self.coordinator.heartbeat(request)).error_code)
+        return ErrorCode(self.coordinator.heartbeat(request).error_code)
 
     async def leave(self) -> ErrorCode:
         request = LeaveGroupRequest(

@@ -277,7 +277,7 @@ class GroupCoordinator:
         self._apply(self._membership.sync(group, call, waiter, self._clock()))
         return await waiter
 
-    async def heartbeat(self, request: m.HeartbeatRequest) -> m.HeartbeatResponse:
+    def heartbeat(self, request: m.HeartbeatRequest) -> m.HeartbeatResponse:
         return m.HeartbeatResponse(error_code=self._heartbeat(request))
 
     def _heartbeat(self, request: m.HeartbeatRequest) -> ErrorCode:

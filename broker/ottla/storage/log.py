@@ -99,6 +99,7 @@ class Log:
         "_max_message_bytes",
         "_producer_state",
         "_producers",
+        "_rewrites_brokers_batches",
         "_verifies",
         "durable_to",
         "first_dirty_offset",
@@ -222,6 +223,7 @@ class Log:
         config = self._local.config
         self._max_message_bytes = config.max_message_bytes
         self._is_plain = not log_validator.needs_rewrite_or_records(config)
+        self._rewrites_brokers_batches = log_validator.rewrites_brokers_batches(config)
         self._update_flush_offset()
 
     def _update_flush_offset(self) -> None:
@@ -328,7 +330,9 @@ class Log:
         log_append_time = -1
         if validated is not None:
             log_append_time = validated[1]
-        elif not self._is_plain or attributes & _NEEDS_VALIDATOR:
+        elif (not self._is_plain or attributes & _NEEDS_VALIDATOR) and (
+            client or self._rewrites_brokers_batches
+        ):
             view, log_append_time = log_validator.prepare_batch(
                 view, self._local.config, now_ms, client=client, allow_deferral=allow_deferral
             )

@@ -94,6 +94,8 @@ class SlowPath(Flag):
 
 
 _NEEDS_RECORDS: Final = SlowPath.KEYS | SlowPath.TIMESTAMPS | SlowPath.MARKED | SlowPath.RECOMPRESSION
+_OF_BROKERS: Final = SlowPath.RECOMPRESSION | SlowPath.LOG_APPEND_TIME
+"""Those of the batches that a broker writes: its coordinators' batches are valid."""
 
 
 def topic_paths(config: LogConfig) -> SlowPath:
@@ -128,6 +130,11 @@ def slow_paths(config: LogConfig, magic: int, attributes: int) -> SlowPath:
 def needs_rewrite_or_records(config: LogConfig) -> bool:
     """Whether appends to a topic of this configuration may take a slow path."""
     return bool(topic_paths(config))
+
+
+def rewrites_brokers_batches(config: LogConfig) -> bool:
+    """Whether the batches that a broker writes to such a topic may take a slow path."""
+    return bool(topic_paths(config) & _OF_BROKERS)
 
 
 def to_single_v2_batch(
@@ -244,7 +251,7 @@ def prepare_batch(
         return view, NO_TIMESTAMP
     paths = slow_paths(config, header.magic, header.attributes)
     if not client:
-        paths &= SlowPath.RECOMPRESSION | SlowPath.LOG_APPEND_TIME
+        paths &= _OF_BROKERS
     if paths & _NEEDS_RECORDS:
         view = _validate_records(
             view, header, config, now_ms, paths, client=client, allow_deferral=allow_deferral

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Generator, Iterable
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from ottla.protocol.api import ApiKey
@@ -288,14 +289,22 @@ def has_items(message: Struct, more_than: int) -> bool:
     return _items(message, more_than) > more_than
 
 
+@cache
+def _lists(cls: type[Struct]) -> tuple[tuple[str, bool], ...]:
+    """The names of a struct's lists, and whether their items are structs."""
+    return tuple(
+        (item.name, item.type.element is not None and item.type.element.wire == "struct")
+        for item in fields_of(cls)
+        if item.type.wire == "array"
+    )
+
+
 def _items(struct: Struct, enough: int) -> int:
     count = 0
-    for item in fields_of(type(struct)):
-        if item.type.wire != "array":
-            continue
-        values = getattr(struct, item.name) or ()
+    for name, has_structs in _lists(type(struct)):
+        values = getattr(struct, name) or ()
         count += len(values)
-        if item.type.element is not None and item.type.element.wire == "struct":
+        if has_structs:
             for value in values:
                 if count > enough:
                     return count
@@ -305,10 +314,10 @@ def _items(struct: Struct, enough: int) -> int:
 
 def release(struct: Struct) -> Generator[None, None, None]:
     """Free the lists of a message in steps: to free a million objects at once takes long."""
-    for item in fields_of(type(struct)):
-        if item.type.wire != "array" or item.type.element is None or item.type.element.wire != "struct":
+    for name, has_structs in _lists(type(struct)):
+        if not has_structs:
             continue
-        values: list[Any] = getattr(struct, item.name) or []
+        values: list[Any] = getattr(struct, name) or []
         while values:
             some = values[-STEP_ROWS:]
             del values[-STEP_ROWS:]

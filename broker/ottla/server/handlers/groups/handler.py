@@ -65,9 +65,9 @@ class GroupsHandler:
         message = request.decode(m.JoinGroupRequest)
         return await self._coordinator.join_group(message, request.version, _context(request))
 
-    async def heartbeat(self, request: Request) -> m.HeartbeatResponse:
-        message = request.decode(m.HeartbeatRequest)
-        return await self._coordinator.heartbeat(message)
+    def heartbeat(self, request: Request) -> None:
+        """Needs no task: the most frequent request of an idle member."""
+        request.respond(self._coordinator.heartbeat(request.decode(m.HeartbeatRequest)))
 
     async def leave_group(self, request: Request) -> m.LeaveGroupResponse:
         message = request.decode(m.LeaveGroupRequest)
