@@ -85,11 +85,13 @@ HEAD: Final = """\
 
 # Benchmarks
 
-Ottla beside Apache Kafka {kafka}, measured in turns in one run. `bench/README.md` says how, and what the
-figures mean.
+Ottla beside Apache Kafka {kafka}, measured in turns in one run, with one and with three brokers.
+[How it is measured](../../bench/README.md#how-make-bench-measures), and
+[what the figures say](performance.md#where-it-falls-short).
 
 | | |
 |---|---|
+| date | {date} |
 | processor | {processor}, {cores} cores, {memory_gib} GiB |
 | kernel | {kernel} |
 | Python | {python} |

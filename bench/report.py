@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,8 +136,10 @@ def results_table(results: list[Result]) -> Table:
 
 
 def as_markdown(table: Table) -> Table:
-    """The table in Markdown, for README.md."""
+    """The table in Markdown, for the documentation."""
     table.box, table.title, table.caption = box.MARKDOWN, None, None
+    for row in table.rows:
+        row.end_section = False  # Markdown has a rule below the head only
     return table
 
 
@@ -182,6 +185,7 @@ def machine() -> dict[str, Any]:
         if line.startswith("model name")
     ]
     return {
+        "date": time.strftime("%Y-%m-%d"),
         "processor": models[0] if models else platform.machine(),
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
