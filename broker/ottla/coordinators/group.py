@@ -87,6 +87,8 @@ class Group:
         self, group_id: str, state: GroupState = GroupState.EMPTY, now_ms: int | None = None
     ) -> None:
         self.group_id = group_id
+        self.partition = -1
+        """Its partition of `__consumer_offsets`, while this broker coordinates it."""
         self.state = state
         self.state_since_ms: int | None = now_ms
         self.generation = 0

@@ -54,6 +54,9 @@ class GroupMetadataManager:
     # -- groups --------------------------------------------------------------------------------------
 
     def partition_of(self, group_id: str) -> int:
+        group = self._groups.get(group_id)
+        if group is not None:
+            return group.partition  # each request of a member asks
         return partition_for(group_id, self._config.offsets_topic_num_partitions)
 
     def check(self, group_id: str, *, may_be_empty: bool = False) -> ErrorCode:
@@ -77,6 +80,7 @@ class GroupMetadataManager:
         return group
 
     def _keep(self, group: Group, partition: int) -> None:
+        group.partition = partition
         self._groups[group.group_id] = self._of_partition[partition][group.group_id] = group
 
     def discard(self, group: Group) -> None:
@@ -84,7 +88,7 @@ class GroupMetadataManager:
         assert group.state is GroupState.DEAD
         if self._groups.get(group.group_id) is group:
             del self._groups[group.group_id]
-            del self._of_partition[self.partition_of(group.group_id)][group.group_id]
+            del self._of_partition[group.partition][group.group_id]
 
     # -- partitions ----------------------------------------------------------------------------------
 

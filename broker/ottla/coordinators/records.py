@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from ottla.coordinators.group import Group, GroupState, Member
@@ -81,10 +80,9 @@ class GroupRecordKey(NamedTuple):
 RecordKey: TypeAlias = OffsetRecordKey | GroupRecordKey
 
 
-@lru_cache(maxsize=10_000)
 def partition_for(group_id: str, partitions: int) -> int:
-    """The partition of `__consumer_offsets` of a group: Utils.abs of Java's String.hashCode. Cached, since
-    each request of a member needs it, and it takes a step for each character."""
+    """The partition of `__consumer_offsets` of a group: Utils.abs of Java's String.hashCode. It
+    takes a step for each character."""
     units = group_id.encode("utf-16-be", "surrogatepass")
     hashed = 0
     for (unit,) in struct.iter_unpack(">H", units):

@@ -223,7 +223,7 @@ class Log:
         config = self._local.config
         self._max_message_bytes = config.max_message_bytes
         self._is_plain = not log_validator.needs_rewrite_or_records(config)
-        self._rewrites_brokers_batches = log_validator.rewrites_brokers_batches(config)
+        self._rewrites_brokers_batches = not self._is_plain and log_validator.rewrites_brokers_batches(config)
         self._update_flush_offset()
 
     def _update_flush_offset(self) -> None:
