@@ -62,9 +62,9 @@ async def test_the_later_of_two_commits_wins_in_any_order_of_acknowledgement() -
     simulation.log.hold = True
     first, second = asyncio.create_task(commit(simulation, 1)), asyncio.create_task(commit(simulation, 2))
     await run_until_idle()
-    simulation.log.held[1].set_result(None)
+    simulation.log.held[1].set_result(ErrorCode.NONE)
     assert await finished(second) == ErrorCode.NONE
-    simulation.log.held[0].set_result(None)
+    simulation.log.held[0].set_result(ErrorCode.NONE)
     assert await finished(first) == ErrorCode.NONE
     assert await simulation.committed(stable=True) == (2, ErrorCode.NONE)
 

@@ -198,9 +198,9 @@ async def test_a_commit_in_flight_is_overwritten_by_the_rewind() -> None:
     rewinding = asyncio.get_running_loop().create_task(rewind(simulation))
     await run_until_idle()
     # The acknowledgements come in the other order.
-    simulation.log.held[1].set_result(None)
+    simulation.log.held[1].set_result(ErrorCode.NONE)
     assert await finished(rewinding) == DONE
-    simulation.log.held[0].set_result(None)
+    simulation.log.held[0].set_result(ErrorCode.NONE)
     assert await finished(late) is ErrorCode.NONE
     assert await simulation.committed(stable=True) == (NEW, ErrorCode.NONE)
     simulation.log.hold = False

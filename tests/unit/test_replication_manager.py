@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -618,6 +619,38 @@ def test_high_watermarks_survive_a_restart_even_if_the_controller_was_silent(tmp
     assert logs.read_high_watermarks() == {(TOPIC, 0): 2}
     logs.close(0)
     run_scenario(tmp_path, third_run, 1)
+
+
+def test_a_high_watermark_covers_no_record_that_a_power_loss_may_have_brought_back(tmp_path: Path) -> None:
+    file = tmp_path / "1" / f"{TOPIC}-0" / f"{0:020}.log"
+    durable = bytearray()
+
+    async def before_the_power_loss(brokers: Brokers) -> None:
+        brokers.leader_and_isr(1, leader=1, epoch=0, isr=[1])
+        brokers[1].produce("kept")
+        brokers[1].produce("dropped")
+        partition = brokers[1].manager.partition(TOPIC, 0)
+        partition.log.flush()
+        durable.extend(file.read_bytes())
+        brokers.leader_and_isr(1, leader=2, epoch=1)
+        partition.truncate_to(1)
+        brokers.leader_and_isr(1, leader=1, epoch=2, isr=[1])
+        brokers[1].produce("new")
+        assert partition.high_watermark == 2
+        brokers[1].logs.write_high_watermarks({(TOPIC, 0): 2})
+        shutil.copytree(tmp_path / "1", tmp_path / "lost its power")
+
+    async def after_it(brokers: Brokers) -> None:
+        brokers.leader_and_isr(1, leader=2, epoch=3)
+        partition = brokers[1].manager.partition(TOPIC, 0)
+        assert partition.log.log_end_offset == 2, "nothing shows that the last record is an old one"
+        assert partition.high_watermark <= 1
+
+    run_scenario(tmp_path, before_the_power_loss, 1)
+    shutil.rmtree(tmp_path / "1")
+    (tmp_path / "lost its power").rename(tmp_path / "1")
+    file.write_bytes(durable)
+    run_scenario(tmp_path, after_it, 1)
 
 
 def test_the_high_watermark_is_checkpointed_every_five_seconds(tmp_path: Path) -> None:

@@ -95,13 +95,13 @@ class MemoryLog:
         self.batches: dict[int, list[bytes]] = {}
         self.answers: list[ErrorCode] = []
         self.acks: list[int] = []
-        self.held: list[asyncio.Future[None]] = []
+        self.held: list[asyncio.Future[ErrorCode]] = []
         self.hold = False
 
     def is_leader(self, partition: int) -> bool:
         return True
 
-    async def append(
+    def append(
         self,
         partition: int,
         batch: bytes,
@@ -109,16 +109,17 @@ class MemoryLog:
         acks: int = ACKS_ALL,
         timeout_ms: int | None = None,
         guard: object | None = None,
-    ) -> ErrorCode:
+    ) -> asyncio.Future[ErrorCode]:
         self.acks.append(acks)
         answer = self.answers.pop(0) if self.answers else ErrorCode.NONE
         if answer is ErrorCode.NONE:
             self.put(partition, batch)
+        write: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         if self.hold:
-            gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.held.append(gate)
-            await gate
-        return answer
+            self.held.append(write)
+        else:
+            write.set_result(answer)
+        return write
 
     def put(self, partition: int, batch: bytes) -> None:
         """Give it the next offsets, as a log does."""
@@ -128,8 +129,8 @@ class MemoryLog:
 
     def release(self) -> None:
         self.hold = False
-        for gate in self.held:
-            gate.set_result(None)
+        for write in self.held:
+            write.set_result(ErrorCode.NONE)
         self.held.clear()
 
     async def read_all(self, partition: int) -> AsyncIterator[bytes]:

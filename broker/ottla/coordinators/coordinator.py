@@ -149,7 +149,7 @@ class GroupCoordinator:
         entry = (records.group_key(group_id), records.group_value_bytes(effect.value))
         write = self._appender.append(self._manager.partition_of(group_id), [entry], self._clock())
 
-        def stored(done: asyncio.Task[ErrorCode]) -> None:
+        def stored(done: asyncio.Future[ErrorCode]) -> None:
             error = ErrorCode.UNKNOWN_SERVER_ERROR if done.cancelled() else done.result()
             error = GROUP_ERRORS.get(error, error)
             self._apply(self._membership.group_stored(effect, error, self._clock()))

@@ -32,7 +32,7 @@ class CoordinatorLog(Protocol):
 
     def is_leader(self, partition: int) -> bool: ...
 
-    async def append(
+    def append(
         self,
         partition: int,
         batch: bytes,
@@ -40,12 +40,12 @@ class CoordinatorLog(Protocol):
         acks: int = ACKS_ALL,
         timeout_ms: int | None = None,
         guard: object | None = None,
-    ) -> ErrorCode:
-        """Append a batch. With acks=all return REQUEST_TIMED_OUT after `timeout_ms` or the log's timeout.
+    ) -> asyncio.Future[ErrorCode]:
+        """Append a batch to the local log in this call, so that batches are there in the order of the calls.
+        The future completes when `acks` is satisfied; with acks=all with REQUEST_TIMED_OUT after `timeout_ms`
+        or the log's timeout. It has no exception.
 
         `guard` is the verification guard for the first batch of a transaction (see `storage.producer_state`).
-        The append to the local log must happen before the first suspension, so that batches are in the log in
-        the order of the calls.
         """
         ...
 

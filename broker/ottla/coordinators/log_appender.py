@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from ottla.coordinators.interfaces import ACKS_ALL, CoordinatorLog
-from ottla.ports.tasks import TaskSet
 from ottla.protocol.compression import Codec
-from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, Record, build_batch
 
 logger = logging.getLogger(__name__)
@@ -58,6 +58,16 @@ TRANSACTION_ERRORS = (
 """Error codes for producers after a failed append of transaction metadata."""
 
 
+def when_written(
+    write: asyncio.Future[ErrorCode], callback: Callable[[asyncio.Future[ErrorCode]], None]
+) -> None:
+    """Call back when an append has ended, now if it has: before a caller that awaits it continues."""
+    if write.done():
+        callback(write)
+    else:
+        write.add_done_callback(callback)
+
+
 class LogAppender:
     """Appends batches of one coordinator to its internal topic."""
 
@@ -65,7 +75,7 @@ class LogAppender:
         self._log = log
         self._acks = acks
         self._codec = codec
-        self._tasks = TaskSet()
+        self._under_way: dict[asyncio.Future[ErrorCode], None] = {}
 
     def append(
         self,
@@ -76,12 +86,11 @@ class LogAppender:
         acks: int | None = None,
         timeout_ms: int | None = None,
         producer: Producer | None = None,
-    ) -> asyncio.Task[ErrorCode]:
+    ) -> asyncio.Future[ErrorCode]:
         """Append one batch, in the transaction of `producer` if given; the result is the log's error code.
 
-        Appends start in the order of the calls. `acks` and `timeout_ms` default to this appender's and the
-        log's. Every append is a separate task: an append that is awaited directly could overtake an earlier
-        one, such as the tombstone of the same group.
+        Batches are in the log in the order of the calls. `acks` and `timeout_ms` default to this appender's
+        and the log's.
         """
         batch = build_batch(
             [Record(index, now_ms, key, value) for index, (key, value) in enumerate(entries)],
@@ -92,24 +101,23 @@ class LogAppender:
             transactional=producer is not None,
         )
         guard = None if producer is None else producer.guard
-        return self._tasks.start(
-            self._append(partition, batch, self._acks if acks is None else acks, timeout_ms, guard)
-        )
+        acks = self._acks if acks is None else acks
+        try:
+            write = self._log.append(partition, batch, acks=acks, timeout_ms=timeout_ms, guard=guard)
+        except Exception:
+            logger.exception("Appending to %s-%d failed", self._log.topic, partition)
+            write = asyncio.get_running_loop().create_future()
+            write.set_result(ErrorCode.UNKNOWN_SERVER_ERROR)
+        self._under_way[write] = None
+        write.add_done_callback(partial(self._ended, partition))
+        return write
 
     async def drain(self) -> None:
         """Wait for the appends under way."""
-        await self._tasks.wait()
+        while self._under_way:
+            await asyncio.wait(self._under_way)
 
-    async def _append(
-        self, partition: int, batch: bytes, acks: int, timeout_ms: int | None, guard: object | None
-    ) -> ErrorCode:
-        try:
-            error = await self._log.append(partition, batch, acks=acks, timeout_ms=timeout_ms, guard=guard)
-        except KafkaError as problem:
-            error = problem.code
-        except Exception:
-            logger.exception("Appending to %s-%d failed", self._log.topic, partition)
-            error = ErrorCode.UNKNOWN_SERVER_ERROR
-        if error is not ErrorCode.NONE:
-            logger.warning("Appending to %s-%d failed: %s", self._log.topic, partition, error.name)
-        return error
+    def _ended(self, partition: int, write: asyncio.Future[ErrorCode]) -> None:
+        del self._under_way[write]
+        if not write.cancelled() and write.result() is not ErrorCode.NONE:
+            logger.warning("Appending to %s-%d failed: %s", self._log.topic, partition, write.result().name)

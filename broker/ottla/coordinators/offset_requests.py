@@ -19,7 +19,7 @@ from ottla.coordinators.config import GroupConfig
 from ottla.coordinators.effects import Effect
 from ottla.coordinators.group import CONSUMER_PROTOCOL_TYPE, Group, GroupState
 from ottla.coordinators.group_metadata_manager import GroupMetadataManager
-from ottla.coordinators.log_appender import COMMIT_ERRORS, Entry, LogAppender
+from ottla.coordinators.log_appender import COMMIT_ERRORS, Entry, LogAppender, when_written
 from ottla.coordinators.membership import Membership
 from ottla.coordinators.offsets import NO_LEADER_EPOCH, CommittedOffset, TopicPartition, java_length
 from ottla.protocol import messages as m
@@ -60,7 +60,7 @@ class OffsetRequests:
         self._clock = clock
         self._apply_effects = apply_effects
         self._partition_exists = partition_exists
-        self._rewinds: dict[str, asyncio.Task[ErrorCode]] = {}
+        self._rewinds: dict[str, asyncio.Future[ErrorCode]] = {}
         """Rewinds that are being replicated, by group id."""
 
     # -- OffsetCommit --------------------------------------------------------------------------------
@@ -155,21 +155,21 @@ class OffsetRequests:
         now_ms: int,
         *,
         discards_transactional: bool = False,
-    ) -> asyncio.Task[ErrorCode]:
+    ) -> asyncio.Future[ErrorCode]:
         """Append the offsets and `extra_entries` as one batch; the offsets are committed once it is
         replicated."""
         sequence = group.offsets.begin_commit(offsets)
         entries = [*records.offset_entries(group.group_id, offsets), *extra_entries]
         write = self._appender.append(self._manager.partition_of(group.group_id), entries, now_ms)
 
-        def stored(done: asyncio.Task[ErrorCode]) -> None:
+        def stored(done: asyncio.Future[ErrorCode]) -> None:
             succeeded = not done.cancelled() and done.result() is ErrorCode.NONE
             group.offsets.end_commit(sequence, offsets, succeeded)
             if succeeded and discards_transactional:
                 group.offsets.discard_transactional(sequence, offsets)
 
         # A callback, and callers shield the task: the commit counts even if the client has disconnected.
-        write.add_done_callback(stored)
+        when_written(write, stored)
         return write
 
     # -- OffsetCommit that removes the members -------------------------------------------------------
@@ -214,7 +214,7 @@ class OffsetRequests:
 
     def _write_rewind(
         self, group: Group, offsets: dict[TopicPartition, CommittedOffset], now_ms: int
-    ) -> asyncio.Task[ErrorCode]:
+    ) -> asyncio.Future[ErrorCode]:
         group_id, with_offsets = group.group_id, list[Entry]()
         if group.state is not GroupState.EMPTY:
             count = len(group.members)
@@ -231,7 +231,7 @@ class OffsetRequests:
         write = self._append(group, offsets, with_offsets, now_ms, discards_transactional=True)
         self._rewinds[group_id] = write
 
-        def replicated(done: asyncio.Task[ErrorCode]) -> None:
+        def replicated(done: asyncio.Future[ErrorCode]) -> None:
             if self._rewinds.get(group_id) is done:
                 del self._rewinds[group_id]
 

@@ -16,7 +16,7 @@ from ottla.coordinators import records
 from ottla.coordinators.config import GroupConfig
 from ottla.coordinators.group import Group, GroupState
 from ottla.coordinators.group_metadata_manager import GroupMetadataManager
-from ottla.coordinators.log_appender import COMMIT_ERRORS, LogAppender, Producer
+from ottla.coordinators.log_appender import COMMIT_ERRORS, LogAppender, Producer, when_written
 from ottla.coordinators.membership import Membership
 from ottla.coordinators.offsets import NO_LEADER_EPOCH, CommittedOffset, TopicPartition, java_length
 from ottla.protocol.errors import ErrorCode
@@ -147,11 +147,11 @@ class TransactionalCommits:
                 producer=producer,
             )
 
-            def written(done: asyncio.Task[ErrorCode]) -> None:
+            def written(done: asyncio.Future[ErrorCode]) -> None:
                 succeeded = not done.cancelled() and done.result() is ErrorCode.NONE
                 group.offsets.complete_transactional(producer.id, sequence, accepted, succeeded)
 
-            write.add_done_callback(written)
+            when_written(write, written)
             error = await asyncio.shield(write)
             errors.update(dict.fromkeys(accepted, COMMIT_ERRORS.get(error, error)))
         return errors

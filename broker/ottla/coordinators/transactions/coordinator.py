@@ -371,7 +371,7 @@ class TransactionCoordinator:
         timeout_ms: int,
         waiter: _Waiter | None,
     ) -> None:
-        def written(done: asyncio.Task[ErrorCode]) -> None:
+        def written(done: asyncio.Future[ErrorCode]) -> None:
             error = ErrorCode.UNKNOWN_SERVER_ERROR if done.cancelled() else done.result()
             error = TRANSACTION_ERRORS.get(error, error)
             if self._owned.get(owned.partition) is not owned:

@@ -118,7 +118,7 @@ class ReplicatedCoordinatorLog:
         replica = self._replicas.find(self.topic, partition)
         return -1 if replica is None else replica.leader_epoch
 
-    async def append(
+    def append(
         self,
         partition: int,
         batch: bytes,
@@ -126,10 +126,9 @@ class ReplicatedCoordinatorLog:
         acks: int = ACKS_ALL,
         timeout_ms: int | None = None,
         guard: object | None = None,
-    ) -> ErrorCode:
-        """Append, and wait for the in-sync replicas. The append itself happens before the first
-        suspension."""
-        return await append_replicated(
+    ) -> asyncio.Future[ErrorCode]:
+        """See `append_replicated`."""
+        return append_replicated(
             self._replicas,
             self._purgatory,
             (self.topic, partition),
