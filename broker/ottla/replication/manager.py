@@ -339,7 +339,7 @@ class ReplicaManager:
             propose_isr=self._propose,
             is_eligible=self._eligible,
             lag_ms_max=self._lag_ms_max,
-            # After a power loss, records beyond the recovery point may be those that a truncation had dropped.
+            # After a power loss, records beyond the recovery point may be those that a truncation dropped.
             high_watermark=min(self._maintenance.pop_checkpointed(state.key), log.recovery_point),
         )
         self._partitions[partition.key] = partition
