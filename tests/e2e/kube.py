@@ -7,6 +7,8 @@ Used by all tests of this folder. Through kube.sh, the single-node cluster of a 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -96,9 +98,10 @@ class Kube:
             wait_for("the watch has begun", lambda: seen, 60)
             yield seen
         finally:
-            process.kill()
+            # The command may be a script: its kubectl has to end as well, or the reader never does.
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            reader.join(10)
+            reader.join()
             assert process.stdout is not None
             process.stdout.close()
 
