@@ -15,7 +15,7 @@
    read), `ctx.query()` and the time. Tables come from `views.tables.table_of`, charts from `views.charts`.
 3. `__init__.py`: `async def show(ctx: Context) -> Response` awaits `ctx.snapshot("topics")` for what all
    pages share, or `ctx.reader.read(ctx.reader.admin.describe_acls(), "the ACLs", Need(...))` for details on
-   demand, which gives a `Part`: a value, or problems that say which right is missing; `ctx.kubernetes()` is
+   demand, which gives a `Part`: a value, or problems that say which right is missing; `ctx.resources()` is
    what the operator says of the cluster, if it runs it. It ends with
    `return ctx.render("NAME/NAME.html", view)`.
 4. `PAGES = (Page("NAME", show, "Title", nav=Nav("Data", "Title", 40)),)`. A tab of a topic or a group has

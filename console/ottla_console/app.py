@@ -32,10 +32,11 @@ from ottla_console.cluster.collecting import end
 from ottla_console.cluster.credentials import Connect
 from ottla_console.cluster.identity_provider import Fetch, IdentityProvider
 from ottla_console.cluster.jobs import Jobs
-from ottla_console.cluster.kubernetes_api import ApiServer
+from ottla_console.cluster.kubernetes_api import ApiServer, KubernetesApi, OnKubernetes
 from ottla_console.cluster.log_reader import LogReader
 from ottla_console.cluster.problems import problem_of
-from ottla_console.cluster.resources import KubernetesApi, Resources
+from ottla_console.cluster.resources import Resources, Source
+from ottla_console.cluster.up_state import OfUp
 from ottla_console.settings import Cluster, Login, Settings
 from ottla_console.web.client_certificates import certificate_of
 from ottla_console.web.guard import Guard, same_origin
@@ -69,6 +70,13 @@ class Refused(Exception):
         self.text = text
 
 
+def _source(cluster: Cluster, open_kubernetes: Callable[[], KubernetesApi]) -> Source | None:
+    """Where the cluster's resources are; None: not known."""
+    if cluster.kubernetes is not None:
+        return OnKubernetes(open_kubernetes(), cluster.kubernetes)
+    return None if cluster.up is None else OfUp(cluster.up)
+
+
 class Console:
     """The application with its state."""
 
@@ -87,9 +95,9 @@ class Console:
         self.settings = settings
         self._now_ms = now_ms
         self._resources = {
-            each.name: Resources(open_kubernetes(), each.kubernetes, now_ms, monotonic_s)
+            each.name: Resources(source, now_ms, monotonic_s)
             for each in settings.clusters
-            if each.kubernetes is not None
+            if (source := _source(each, open_kubernetes)) is not None
         }
         self._jobs = {
             each.name: Jobs(each.pipelines, fetch, now_ms, monotonic_s)

@@ -114,6 +114,11 @@ DEFAULT_BOOTSTRAP: Final = "localhost:9092"
     help="The cluster's BrokerCluster: shows conditions, rolls and Events (needs the extra operator).",
 )
 @click.option(
+    "--up",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The data folder of the `ottla up` that runs the cluster: shows its conditions and rolls.",
+)
+@click.option(
     "--pipeline",
     "pipelines",
     multiple=True,
@@ -149,6 +154,7 @@ def console(
     registry: str | None,
     masks: tuple[str, ...],
     kubernetes: str | None,
+    up: Path | None,
     pipelines: tuple[str, ...],
     tls_cert: str | None,
     tls_key: str | None,
@@ -167,11 +173,11 @@ def console(
         raise click.UsageError("--tls-cert and --tls-key go together")
     if tls_client_ca is not None and tls_cert is None:
         raise click.UsageError("--tls-client-ca needs --tls-cert and --tls-key")
-    of_one = (bootstrap, command_config, login, registry, masks, kubernetes, pipelines)
+    of_one = (bootstrap, command_config, login, registry, masks, kubernetes, up, pipelines)
     if file is not None and any(of_one):
         raise click.UsageError(
             "--config replaces --bootstrap, --command-config, --login, --schema-registry, --mask, "
-            "--kubernetes and --pipeline"
+            "--kubernetes, --up and --pipeline"
         )
     try:
         if file is not None:
@@ -184,6 +190,7 @@ def console(
                     registry=Registry(registry) if registry else None,
                     masks=(Mask(masks),) if masks else (),
                     kubernetes=BrokerClusterName.parse(kubernetes) if kubernetes else None,
+                    up=up,
                     pipelines=_status_urls(pipelines),
                 ),
             )
@@ -265,6 +272,8 @@ def _status_urls(given: Sequence[str]) -> tuple[str, ...]:
 
 def _check(cluster: Cluster) -> None:
     """Report invalid addresses and properties before anything is served. Raises SettingsError."""
+    if cluster.kubernetes is not None and cluster.up is not None:
+        raise SettingsError(f"cluster {cluster.name}: kubernetes and up exclude each other")
     if cluster.kubernetes is not None and find_spec("kubernetes") is None:
         raise SettingsError(f"cluster {cluster.name}: kubernetes needs pip install 'ottla[console,operator]'")
     trial: Mapping[str, object] = {}

@@ -18,6 +18,7 @@ clusters:
     kubernetes:                      # the BrokerCluster, if the operator runs the cluster
       namespace: kafka
       name: orders
+    up: /srv/ottla/data              # or the data folder of `ottla up`, if that runs the cluster
     pipelines:                       # status ports of jobs of ottla-pipeline
       - http://lake:9404
     masks:                           # fields of records that pages do not show
@@ -147,6 +148,8 @@ class Cluster:
     registry: Registry | None = None
     masks: tuple[Mask, ...] = ()
     kubernetes: BrokerClusterName | None = None
+    up: Path | None = None
+    """The data folder of the `ottla up` that runs the cluster."""
     principal_mapping: str = ""
     """ssl.principal.mapping.rules, for Login.CERTIFICATE."""
     oidc: OpenIdClient | None = None
@@ -157,7 +160,12 @@ class Cluster:
     @property
     def audited(self) -> bool:
         """Whether an audit's results can be known."""
-        return bool(self.pipelines) or self.kubernetes is not None
+        return bool(self.pipelines) or self.has_resources
+
+    @property
+    def has_resources(self) -> bool:
+        """Whether its custom resources are known."""
+        return self.kubernetes is not None or self.up is not None
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -342,6 +350,7 @@ class _Entry(BaseModel):
     registry: _Registry | None = None
     masks: list[_Mask] = Field(default_factory=list)
     kubernetes: _Kubernetes | None = None
+    up: Path | None = None
     pipelines: list[str] = Field(default_factory=list)
 
     @field_validator("pipelines")
@@ -398,6 +407,7 @@ def read_clusters(path: Path) -> tuple[Cluster, ...]:
             kubernetes=BrokerClusterName(each.kubernetes.namespace, each.kubernetes.name)
             if each.kubernetes
             else None,
+            up=each.up,
             pipelines=tuple(each.pipelines),
         )
         for each in given.clusters

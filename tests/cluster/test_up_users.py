@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
 )
 
 from bench.apache_kafka import run_tool
-from ottla.local.processes import free_port, wait_until
+from ottla.local.processes import free_port, port_in_use, wait_until
 from ottla.protocol.errors import ErrorCode
 from tests.judges.secured import RawSaslConnection
 from tests.judges.up_session import HOST, UpSession
@@ -160,9 +160,12 @@ def becomes(look: Callable[[], object], wanted: object) -> None:
     assert wait_until(looks_so, timeout_s=60), found[-1]
 
 
-def test_a_user_logs_in_to_the_console_and_sees_what_its_acls_allow(users: Users) -> None:
+def test_a_user_logs_in_to_the_console_and_sees_what_its_acls_allow_and_conditions(
+    users: Users,
+) -> None:
     line = next(line for line in users.session.lines if line.startswith("console="))
     address = line.split()[0].removeprefix("console=").rstrip("/")
+    assert wait_until(lambda: port_in_use(int(address.rpartition(":")[2])), timeout_s=60)
     with httpx2.Client(base_url=address, headers={"origin": address}, timeout=60) as browser:
         form = browser.get("/c/demo/login").text
         token = form.partition('name="csrf" value="')[2].partition('"')[0]
@@ -177,6 +180,11 @@ def test_a_user_logs_in_to_the_console_and_sees_what_its_acls_allow(users: Users
             return ">orders<" in page, ">private<" in page
 
         becomes(listed, (True, False))
+        users.session.write("Topic", "private", {**REF, "partitions": 0})
+        becomes(lambda: "spec.partitions" in browser.get("/c/demo/resources").text, True)
+        assert "1 resource" in browser.get("/c/demo/").text
+        users.session.write("Topic", "private", {**REF, "partitions": 1, "replicas": 1})
+        becomes(lambda: "spec.partitions" in browser.get("/c/demo/resources").text, False)
 
 
 def test_a_user_writes_by_password_and_another_reads_by_certificate(users: Users) -> None:

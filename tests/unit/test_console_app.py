@@ -50,7 +50,7 @@ EVERY_PAGE = (
     "/c/test/transaction?id=payments-1",
     "/c/test/reassignments",
     "/c/test/brokers",
-    "/c/test/kubernetes",
+    "/c/test/resources",
     "/c/test/partitions",
     "/c/test/brokers/0",
     "/c/test/brokers/0/settings",

@@ -10,11 +10,12 @@ import pytest
 
 from ottla.client.admin_types import LogDirDescription
 from ottla_console.cluster.jobs import instant_ms
-from ottla_console.cluster.resources import KubernetesError, Object, Resources, State, state_of
+from ottla_console.cluster.kubernetes_api import KubernetesError, OnKubernetes
+from ottla_console.cluster.resources import Object, Resources, State, state_of
 from ottla_console.cluster.snapshot import Part
 from ottla_console.pages.brokers.list_view import list_of
-from ottla_console.pages.kubernetes.view import view_of
 from ottla_console.pages.overview.view import overview_of
+from ottla_console.pages.resources.view import view_of
 from ottla_console.settings import BrokerClusterName, SettingsError, read_clusters
 from ottla_console.views.formats import ago
 from ottla_console.views.tables import Query
@@ -131,7 +132,7 @@ def test_pages_show_what_the_operator_says() -> None:
         assert "Not ready: Rolling" in overview
         assert "Broker 1 waits for broker 2, which is starting on revision abc" in overview
         assert "partitions cannot shrink" in overview
-        page = browser.get("/c/test/kubernetes").text
+        page = browser.get("/c/test/resources").text
         assert "demo-brokers-1" in page
         assert "(3 times)" in page
         assert "waits for broker 2" in browser.get("/c/test/brokers").text
@@ -156,7 +157,7 @@ def test_an_api_server_that_fails_is_named_and_the_rest_is_shown(error: Kubernet
     cluster.kubernetes = FakeKubernetes()
     cluster.kubernetes.fail = error
     with cluster.console() as browser:
-        for path in ("", "kubernetes"):
+        for path in ("", "resources"):
             page = browser.get(f"/c/test/{path}")
             assert page.status_code == 200
             assert text in page.text
@@ -168,10 +169,10 @@ def test_what_was_known_stays_when_the_api_server_is_gone() -> None:
     cluster = FakeCluster()
     cluster.kubernetes = FakeKubernetes()
     with cluster.console(clock=clock) as browser:
-        browser.get("/c/test/kubernetes")
+        browser.get("/c/test/resources")
         cluster.kubernetes.fail = KubernetesError(0, "gone")
         clock[0] += 10
-        page = browser.get("/c/test/kubernetes").text
+        page = browser.get("/c/test/resources").text
         assert "gone" in page
         assert "demo-brokers-1" in page
 
@@ -186,7 +187,9 @@ def test_a_reading_that_takes_long_is_repeated_seldom() -> None:
 
     async def scenario() -> None:
         api = Slow()
-        resources = Resources(api, BrokerClusterName("kafka", "demo"), lambda: 1, lambda: clock[0])
+        resources = Resources(
+            OnKubernetes(api, BrokerClusterName("kafka", "demo")), lambda: 1, lambda: clock[0]
+        )
         readings = []
         for now_s in (0.0, 10.0, 29.0, 31.0):  # 3 s, and 27 of rest
             clock[0] = now_s
@@ -203,15 +206,15 @@ def test_objects_of_an_unknown_form_are_a_problem_and_no_failure() -> None:
     cluster.kubernetes = FakeKubernetes()
     cluster.kubernetes.objects[ROOT + "brokerclusters"][0]["status"] = {"rollout": {"id": "r"}}
     with cluster.console() as browser:
-        page = browser.get("/c/test/kubernetes")
+        page = browser.get("/c/test/resources")
     assert page.status_code == 200
     assert "it has not the form that this console knows" in page.text
 
 
 def test_a_cluster_elsewhere_has_no_page_in_the_navigation() -> None:
     with FakeCluster().console() as browser:
-        assert "/c/test/kubernetes" not in browser.get("/c/test/").text
-        assert "--kubernetes NAMESPACE/NAME" in browser.get("/c/test/kubernetes").text
+        assert "/c/test/resources" not in browser.get("/c/test/").text
+        assert "--kubernetes NAMESPACE/NAME" in browser.get("/c/test/resources").text
 
 
 def test_the_resource_is_configured_by_namespace_and_name(tmp_path: Any) -> None:

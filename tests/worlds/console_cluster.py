@@ -13,6 +13,7 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
@@ -100,6 +101,7 @@ class FakeCluster:
         self.masks: tuple[Mask, ...] = ()
         self.registry: Registry | None = None
         self.kubernetes: FakeKubernetes | None = None
+        self.up: Path | None = None
         """With one, the cluster is the BrokerCluster kafka/demo."""
         self.pipelines: tuple[str, ...] = ()
         """URLs of status ports."""
@@ -189,6 +191,7 @@ class FakeCluster:
             registry=self.registry,
             pipelines=self.pipelines,
             kubernetes=BrokerClusterName("kafka", "demo") if self.kubernetes else None,
+            up=self.up,
         )
 
     def client(self, properties: Mapping[str, object]) -> AdminClient:

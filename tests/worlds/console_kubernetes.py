@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ottla_console.cluster.resources import OBJECTS_MAX, KubernetesError, Object
+from ottla_console.cluster.kubernetes_api import OBJECTS_MAX, KubernetesError
+from ottla_console.cluster.resources import Object
 
 ROOT = "/apis/ottla.dev/v1alpha1/namespaces/kafka/"
 BEGAN = "2026-01-31T12:00:00Z"

@@ -10,8 +10,9 @@ log_reader   records of partitions at offsets, and a new record
 schema_decoder  values by a schema registry
 credentials  what a person is authenticated by: a password, a delegation token
 bearer       the same: tokens of an OpenID provider, which identity_provider talks to
-resources    a BrokerCluster on Kubernetes and what belongs to it: conditions, progress, Events
+resources    a BrokerCluster and what belongs to it: conditions, progress, Events
 jobs         jobs of the pipeline by their status ports
-kubernetes_api  an API server, for resources
+kubernetes_api  where resources are on Kubernetes: an API server
+up_state     where resources are with `ottla up`: its data folder
 access       a cluster as one principal sees it: an admin client and a collector, shared by sessions
 """

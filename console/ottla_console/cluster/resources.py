@@ -1,8 +1,8 @@
-"""The custom resources of a cluster on Kubernetes, and their Events: what the operator says of it.
+"""The custom resources of a cluster, and their Events: what the operator, or `ottla up`, says of it.
 
-Read with the rights of the console's own service account, the same for all principals, by pages that show
-them. `Resources` keeps the newest state; pages never wait for more than a moment. Objects are plain dicts in
-the API's form; `state_of` is pure, and accepts a missing status.
+Read with the rights of the console itself, the same for all principals, by pages that show them. A `Source`
+reads them: `kubernetes_api` or `up_state`. `Resources` keeps the newest state; pages never wait for more than
+a moment. Objects are plain dicts in the API's form; `state_of` is pure, and accepts a missing status.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from ottla_console.cluster.collecting import end
 from ottla_console.cluster.jobs import Job, TopicAudit, group_of, instant_ms, windows_of, with_batch
 from ottla_console.cluster.problems import Kind, Problem
 from ottla_console.cluster.snapshot import Part
-from ottla_console.settings import BrokerClusterName
 
 log = logging.getLogger(__name__)
 
 Object: TypeAlias = Mapping[str, Any]
 
-API_VERSION: Final = "ottla.dev/v1alpha1"
 FRESH_S: Final = 4.0
 """A state that is younger is not read again. One whose reading took long is read again after REST times as
 long, up to FRESH_S_MAX: reading takes a tenth of the time, however many resources there are."""
@@ -31,34 +29,38 @@ REST: Final = 9.0
 FRESH_S_MAX: Final = 60.0
 READ_S: Final = 10.0
 EVENTS_MAX: Final = 20
-OBJECTS_MAX: Final = 2_000
-"""Of each kind; more are not read."""
-OTHERS: Final = (
-    *("brokerpools", "topics", "users", "quotas", "consumergroups", "pipelines"),
-    *("connectclusters", "connectors"),
-)
-"""The kinds that refer to a BrokerCluster."""
 _TRUE_IS_UNUSUAL: Final = frozenset(
     {"Rolling", "Scaling", "ReplicasChanging", "ReconciliationPaused", "Failing", "Contested"}
 )
 
 
-class KubernetesError(Exception):
-    """The API server refused a request, or did not respond (status 0)."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a source has read."""
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+    cluster: Object
+    """The BrokerCluster."""
+    others: Sequence[Object] = ()
+    """Resources of the other kinds, also those of other clusters."""
+    events: Sequence[Object] = ()
 
 
-class KubernetesApi(Protocol):
-    """What the console reads from an API server. Raises KubernetesError."""
+class ReadingFailed(Exception):
+    """A source could not read the resources."""
 
-    async def get(self, path: str) -> Object:
-        """An object, by the path of its URL."""
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.reason)
+        self.problem = problem
 
-    async def list(self, path: str, selector: str = "", most: int = OBJECTS_MAX) -> Sequence[Object]:
-        """Objects, by the path of their URL; `selector`: of fields."""
+
+class Source(Protocol):
+    """Where the resources of one cluster are."""
+
+    what: str
+    """What it reads, for problems: `BrokerCluster demo on Kubernetes`."""
+
+    async def read(self) -> Found:
+        """Raises ReadingFailed."""
 
     async def close(self) -> None:
         """Release connections and threads."""
@@ -137,6 +139,7 @@ class State:
     """A BrokerCluster and what belongs to it."""
 
     namespace: str
+    """Empty: the resources of `ottla up` have none."""
     name: str
     conditions: tuple[Condition, ...]
     brokers: tuple[Server, ...]
@@ -154,6 +157,10 @@ class State:
     """By topic, of its Topics."""
 
     @property
+    def full_name(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    @property
     def ready(self) -> Condition | None:
         return next((each for each in self.conditions if each.type == "Ready"), None)
 
@@ -169,7 +176,7 @@ class State:
 
 
 def state_of(cluster: Object, events: Sequence[Object], others: Sequence[Object]) -> State:
-    """The state by the objects of the API server; `others` and `events` of the whole namespace."""
+    """The state by these objects; `others` and `events` of the whole namespace."""
     metadata, status = cluster["metadata"], _status(cluster)
     name = str(metadata["name"])
     mine = [each for each in others if ((each.get("spec") or {}).get("clusterRef") or {}).get("name") == name]
@@ -192,7 +199,7 @@ def state_of(cluster: Object, events: Sequence[Object], others: Sequence[Object]
     about.sort(key=lambda each: each.at_ms, reverse=True)
     zookeeper = status.get("zookeeper") or {}
     return State(
-        str(metadata["namespace"]),
+        str(metadata.get("namespace") or ""),
         name,
         _conditions(cluster),
         tuple(map(_server, status.get("brokers") or ())),
@@ -339,16 +346,8 @@ def _event(event: Object) -> Event:
 class Resources:
     """The state of one BrokerCluster, read again when a page asks and it is not fresh."""
 
-    def __init__(
-        self,
-        api: KubernetesApi,
-        of: BrokerClusterName,
-        now_ms: Callable[[], int],
-        monotonic_s: Callable[[], float],
-    ) -> None:
-        self._api = api
-        self._of = of
-        self._what = f"BrokerCluster {of.name} on Kubernetes"
+    def __init__(self, source: Source, now_ms: Callable[[], int], monotonic_s: Callable[[], float]) -> None:
+        self._source = source
         self._now_ms = now_ms
         self._monotonic_s = monotonic_s
         self._next_s = float("-inf")
@@ -358,7 +357,7 @@ class Resources:
 
     async def state(self, wait_s: float) -> Part[State]:
         """The newest state; waits a moment for it, unless the last reading failed. The state before, with a
-        problem, if the API server does not respond any more."""
+        problem, if the source does not respond any more."""
         if self._task is None and self._monotonic_s() >= self._next_s:
             self._task = asyncio.get_running_loop().create_task(self._read())
         if self._task is not None and not self._part.problems:
@@ -367,56 +366,27 @@ class Resources:
 
     async def close(self) -> None:
         await end(self._task)
-        await self._api.close()
+        await self._source.close()
 
     async def _read(self) -> None:
         began_s = self._monotonic_s()
         try:
             async with asyncio.timeout(READ_S):
-                self._part = Part(await self._state(), (), self._now_ms())
-        except (KubernetesError, TimeoutError) as error:
-            self._part = Part(self._part.value, (self._problem(error),), self._now_ms())
+                found = await self._source.read()
+            self._part = Part(state_of(found.cluster, found.events, found.others), (), self._now_ms())
+        except ReadingFailed as error:
+            self._failed(error.problem)
+        except TimeoutError:
+            reason = f"there has been no response within {READ_S:g} s"
+            self._failed(Problem(Kind.UNREACHABLE, self._source.what, reason))
         except Exception:
-            log.exception("reading %s failed", self._of)
-            problem = Problem(Kind.FAILED, self._what, "it has not the form that this console knows")
-            self._part = Part(self._part.value, (problem,), self._now_ms())
+            log.exception("reading %s failed", self._source.what)
+            reason = "it has not the form that this console knows"
+            self._failed(Problem(Kind.FAILED, self._source.what, reason))
         finally:
             now_s = self._monotonic_s()
             self._next_s = now_s + min(max(FRESH_S, REST * (now_s - began_s)), FRESH_S_MAX)
             self._task = None
 
-    async def _state(self) -> State:
-        namespace = f"namespaces/{self._of.namespace}"
-        root = f"/apis/{API_VERSION}/{namespace}"
-        cluster = await self._api.get(f"{root}/brokerclusters/{self._of.name}")
-        events, *others = await asyncio.gather(
-            self._api.list(f"/api/v1/{namespace}/events", f"involvedObject.apiVersion={API_VERSION}"),
-            *(self._known(f"{root}/{plural}") for plural in OTHERS),
-        )
-        return state_of(cluster, events, [each for some in others for each in some])
-
-    async def _known(self, path: str) -> Sequence[Object]:
-        """Objects of a kind; none if the CRD is not installed."""
-        try:
-            return await self._api.list(path)
-        except KubernetesError as error:
-            if error.status == 404:
-                return ()
-            raise
-
-    def _problem(self, error: Exception) -> Problem:
-        what = self._what
-        if not isinstance(error, KubernetesError):
-            return Problem(Kind.UNREACHABLE, what, f"the API server has not responded within {READ_S:g} s")
-        if error.status == 404:
-            return Problem(Kind.MISSING, what, f"the namespace {self._of.namespace} has none of this name")
-        if error.status in (401, 403):
-            return Problem(
-                Kind.FORBIDDEN, what, str(error),
-                "The console's service account needs get of brokerclusters, and list of events and the other "
-                "resources of ottla.dev: the chart ottla-cluster has a Role with them.",
-            )  # fmt: skip
-        return Problem(
-            Kind.UNREACHABLE, what, str(error),
-            "The page shows what the brokers say, and tries again by itself.",
-        )  # fmt: skip
+    def _failed(self, problem: Problem) -> None:
+        self._part = Part(self._part.value, (problem,), self._now_ms())

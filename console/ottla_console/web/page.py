@@ -45,8 +45,8 @@ class Nav:
     order: int
     registry: bool = False
     """Only for clusters with a schema registry."""
-    kubernetes: bool = False
-    """Only for clusters on Kubernetes."""
+    resources: bool = False
+    """Only for clusters whose custom resources are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +140,8 @@ class Context:
         """The jobs of the pipeline whose status ports are configured."""
         return Part((), (), self.now_ms()) if self._jobs is None else await self._jobs.state(FIRST_WAIT_S)
 
-    async def kubernetes(self) -> Part[State] | None:
-        """The cluster's resources on Kubernetes, if it is configured to be there."""
+    async def resources(self) -> Part[State] | None:
+        """The cluster's custom resources, if the console is configured to read them."""
         return None if self._resources is None else await self._resources.state(FIRST_WAIT_S)
 
     @property

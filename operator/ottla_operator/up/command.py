@@ -23,6 +23,7 @@ from watchfiles import awatch
 
 from ottla import logs
 from ottla.local.zookeeper import JavaUnusable, ZooKeeperUnavailable, find_java, spark_jars
+from ottla_operator.conditions import find
 from ottla_operator.platform.backups import BackupRunner, RecoveryRunner
 from ottla_operator.platform.interfaces import Environment
 from ottla_operator.platform.kafka import KafkaAdmin
@@ -45,6 +46,8 @@ from ottla_operator.up.view import LiveView, PlainView, View
 log = logging.getLogger(__name__)
 
 POLL_BUSY_S, POLL_IDLE_S = 0.3, 1.0
+CONSOLE_AFTER_MS = 10_000
+"""The console starts when all resources are Ready, at the latest so long after the cluster is available."""
 _ON_KUBERNETES = (ConnectCluster.definition.kind, Connector.definition.kind)
 
 
@@ -115,12 +118,16 @@ class Session:
                 self.secrets,
                 self.drivers,
                 clock_ms,
+                recorder=self.store,
                 loads=LoadMonitor(metrics_over_http(self.platform.http_addresses), self.kafka.log_dirs),
                 backups=BackupRunner(self.kafka.take_backup, self.secrets, clock_ms),
                 recoveries=RecoveryRunner(self.kafka.restore, self.secrets, clock_ms),
             )
         )
+        self._clock_ms = clock_ms
         self._announced = False
+        self._available_ms: int | None = None
+        """When all partitions had leaders for the first time."""
         self._controller: int | None = None
         self._printed: set[str] = set()
         self._ignored: list[str] = []
@@ -305,13 +312,23 @@ class Session:
             assert cluster is not None
             zookeeper = self.platform.zookeeper_connect(cluster)
             view.print_line(f"ready bootstrap={cluster.status.bootstrap_servers} zookeeper={zookeeper}")
-        if ready and cluster is not None and self._console is not None:
+        if cluster is not None and self._console is not None and self._serves_console(cluster, ready):
             servers = {"bootstrap.servers": cluster.status.bootstrap_servers}
             secured = cluster.spec.is_secured
             properties = self._clients.console_properties(cluster) if secured else servers
             if (line := self._console.follow(cluster.metadata.name, properties)) is not None:
                 view.print_line(line)
         self._announced = ready
+
+    def _serves_console(self, cluster: BrokerCluster, ready: bool) -> bool:
+        """Whether it is time for the console: the cluster is ready, or has served clients for a while; the
+        console then says why it is not ready."""
+        available = find(cluster.status.conditions, "Available")
+        if available is None or available.status != "True":
+            return ready
+        if self._available_ms is None:
+            self._available_ms = self._clock_ms()
+        return ready or self._clock_ms() - self._available_ms >= CONSOLE_AFTER_MS
 
 
 @click.group(short_help="Run clusters from custom resources.", invoke_without_command=True)

@@ -1,7 +1,8 @@
 """The web console of `ottla up --console-port`: `ottla console` as a child process, over a listener.
 
-Called while the cluster is ready, with the properties that clients connect with now. The process is started
-again when they change. One that has ended by itself (its port is in use) is reported and not started again.
+Called while the cluster serves clients, with the properties that they connect with now. The process is
+started again when they change. It reads conditions and Events from the data folder. One that has ended by
+itself (its port is in use) is reported and not started again.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class ConsoleProcess:
     """See the module."""
 
     def __init__(self, data: Path, port: int) -> None:
+        self._data = data.absolute()
         self._config = (data / "console.properties").absolute()
         self._log = data / "console.log"
         self._port = port
@@ -53,6 +55,8 @@ class ConsoleProcess:
             name,
             "--port",
             str(self._port),
+            "--up",
+            str(self._data),
         ]
         child = ChildProcess("console", [*command, "--command-config", str(self._config)], log=self._log)
         child.start()

@@ -1,15 +1,17 @@
 """The `Store` interface of `ottla up`: resources from a folder of YAML files, with generations and statuses.
 
-Used by `up.command`; replaces the API server, with its state in `<data>/state.json`. Invariants: a resource
-with an invalid spec keeps its last valid one, since the API server would reject the change; a resource whose
-file cannot be read is unchanged; a resource is deleted after it was missing for MISSING_MS_MAX, since editors
-save by replacing files; the state file is replaced atomically.
+Used by `up.command`; replaces the API server, with its state in `<data>/state.json`: resources, the last
+Events in the form of Kubernetes, and errors of files. The console reads it (its `cluster.up_state`).
+Invariants: a resource with an invalid spec keeps its last valid one, since the API server would reject the
+change; a resource whose file cannot be read is unchanged; a resource is deleted after it was missing for
+MISSING_MS_MAX, since editors save by replacing files; the state file is replaced atomically.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ottla_operator.conditions import iso_time, merge, unknown, yes
+from ottla_operator.platform.interfaces import InvolvedObject
 from ottla_operator.resources import KINDS, AnyResource, Problem
 from ottla_operator.resources.common import Status
 from ottla_operator.resources.loading import (
@@ -29,6 +32,9 @@ from ottla_operator.resources.loading import (
 )
 
 MISSING_MS_MAX = 2_000
+EVENTS_MAX = 100
+_DEDUPLICATION_MS = 600_000
+"""An Event that is equal to a younger one of these is dropped."""
 
 STATE, REQUESTS = "state.json", "requests.json"
 """Files of the data folder; the second one has annotations by resource, which `up.rebalance` writes."""
@@ -71,6 +77,9 @@ class FolderStore:
         self._clock_ms = clock_ms
         self.entries: dict[str, Entry] = {}
         self.errors: tuple[str, ...] = ()
+        self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
+        self._unsaved = False
+        """Whether there are Events that are not in the file."""
         if path.exists():
             self._load()
 
@@ -90,6 +99,7 @@ class FolderStore:
                 )
                 _reparse(entry)
                 self.entries[entry.key] = entry
+            self._events.extend(content.get("events", ()))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{self._path} cannot be read: {error}") from error
 
@@ -107,15 +117,17 @@ class FolderStore:
         ]
         self._path.parent.mkdir(parents=True, exist_ok=True)
         partial = self._path.with_suffix(".tmp")
-        partial.write_text(json.dumps({"resources": resources}, indent=1, default=str))
+        content = {"resources": resources, "events": list(self._events), "errors": self.errors}
+        partial.write_text(json.dumps(content, indent=1, default=str))
         partial.replace(self._path)
+        self._unsaved = False
 
     # ---- from files
 
     def sync(self, loaded: Loaded) -> bool:
         """Apply the loaded files. Returns whether something has changed."""
         before = [(e.metadata, e.spec, e.problems, e.file) for e in map(_copy, self.entries.values())]
-        self.errors = loaded.errors
+        errors_before, self.errors = self.errors, loaded.errors
         self._requests = self._read_requests()
         seen = set()
         for document in loaded.documents:
@@ -127,7 +139,7 @@ class FolderStore:
             else:
                 self._missing(entry)
         after = [(e.metadata, e.spec, e.problems, e.file) for e in self.entries.values()]
-        if after != before:
+        if after != before or self.errors != errors_before:
             self._save()
         return after != before
 
@@ -223,12 +235,29 @@ class FolderStore:
         before = entry.status
         entry.status = status.model_dump(by_alias=True, exclude_none=True)
         _reparse(entry)
-        if entry.status != before:
+        if entry.status != before or self._unsaved:
             self._save()
 
     async def release(self, resource: AnyResource) -> None:
         self.entries.pop(resource.key, None)
         self._save()
+
+    # ---- the Recorder interface
+
+    def record(self, resource: InvolvedObject, reason: str, message: str, *, warning: bool = False) -> None:
+        """Keep an Event; the next status is saved with it."""
+        now_ms = self._clock_ms()
+        event = {
+            "involvedObject": {"kind": resource.kind, "name": resource.metadata.name},
+            "reason": reason,
+            "message": message,
+            "type": "Warning" if warning else "Normal",
+        }
+        recent = iso_time(now_ms - _DEDUPLICATION_MS)
+        if any(event.items() <= one.items() and one["lastTimestamp"] > recent for one in self._events):
+            return
+        self._events.append({**event, "metadata": {}, "lastTimestamp": iso_time(now_ms)})
+        self._unsaved = True
 
 
 def _copy(entry: Entry) -> Entry:

@@ -89,9 +89,9 @@ def test_why_the_cluster_is_not_ready_is_on_the_overview_and_its_conditions_are_
     expect(card).to_contain_text("Broker 1 waits for broker 2, which is starting on revision abc")
     expect(card).to_contain_text("6 of 24")
     expect(card).to_contain_text("partitions cannot shrink")
-    follow(visitor.page, "Kubernetes")
+    follow(visitor.page, "Resources")
     expect(visitor.page.locator("tr", has_text="FullyReplicated")).to_contain_text("UnderReplicated")
-    visitor.check("kubernetes")
+    visitor.check("resources")
 
 
 def test_which_partitions_are_not_in_sync_and_since_when(visitor: Visitor) -> None:

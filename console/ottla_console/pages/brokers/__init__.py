@@ -15,8 +15,8 @@ from ottla_console.web.page import Context, Nav, Page, Tab
 
 
 async def show_list(ctx: Context) -> Response:
-    kubernetes = await ctx.kubernetes()
-    resources = kubernetes.value if kubernetes else None
+    found = await ctx.resources()
+    resources = found.value if found else None
     return ctx.render(
         "brokers/list.html", list_of(await ctx.snapshot("cluster", "topics"), ctx.query(), resources)
     )

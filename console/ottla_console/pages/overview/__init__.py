@@ -10,7 +10,7 @@ from ottla_console.web.page import Context, Nav, Page
 
 async def show(ctx: Context) -> Response:
     snapshot = await ctx.snapshot("cluster", "topics")
-    view = overview_of(snapshot, await ctx.kubernetes(), ctx.now_ms())
+    view = overview_of(snapshot, await ctx.resources(), ctx.now_ms())
     return ctx.render("overview/overview.html", view)
 
 

@@ -60,18 +60,18 @@ class Overview:
     """Groups by lag."""
     problems: tuple[Problem, ...]
     resources: State | None
-    """On Kubernetes; None if it is not there, or not known."""
+    """None: not known."""
     now_ms: int
 
 
-def overview_of(snapshot: Snapshot, kubernetes: Part[State] | None = None, now_ms: int = 0) -> Overview:
+def overview_of(snapshot: Snapshot, resources: Part[State] | None = None, now_ms: int = 0) -> Overview:
     brokers = brokers_of(snapshot)
     last = snapshot.history.last
     lags = {group: lag.records for group, lag in snapshot.group_lags.items() if lag.records > 0}
     used = [each.used_bytes for each in brokers if each.used_bytes is not None]
     return Overview(
         (snapshot.cluster.value.cluster_id or "") if snapshot.cluster.value else "",
-        state_of(snapshot, brokers, kubernetes.value if kubernetes else None),
+        state_of(snapshot, brokers, resources.value if resources else None),
         brokers,
         len(snapshot.known_topics) if snapshot.topics.value is not None else None,
         snapshot.partition_count,
@@ -84,8 +84,8 @@ def overview_of(snapshot: Snapshot, kubernetes: Part[State] | None = None, now_m
         snapshot.history,
         _top(_of_users(snapshot, last.topic_records) if last else {}),
         _top(lags),
-        merged(snapshot.problems, kubernetes.problems if kubernetes else ()),
-        kubernetes.value if kubernetes else None,
+        merged(snapshot.problems, resources.problems if resources else ()),
+        resources.value if resources else None,
         now_ms,
     )
 

@@ -11,8 +11,8 @@ from ottla_console.web.page import Context, Nav, Page, Tab
 async def show_list(ctx: Context) -> Response:
     """All jobs that are known."""
     snapshot = await ctx.snapshot("groups", "committed", "end_offsets")
-    jobs, kubernetes = await ctx.jobs(), await ctx.kubernetes()
-    view = pipelines_of(snapshot, jobs, kubernetes, ctx.now_ms(), ctx.query())
+    jobs, resources = await ctx.jobs(), await ctx.resources()
+    view = pipelines_of(snapshot, jobs, resources, ctx.now_ms(), ctx.query())
     return ctx.render("pipelines/list.html", view)
 
 
@@ -20,8 +20,8 @@ async def show_completeness(ctx: Context) -> Response:
     """What audits say of a topic. Those who may not describe the topic do not see it."""
     snapshot = await ctx.snapshot("topics")
     topic = snapshot.known_topics.get(ctx.name)
-    jobs, kubernetes = await ctx.jobs(), await ctx.kubernetes()
-    view = completeness_of(ctx.name, topic, jobs, kubernetes, ctx.now_ms())
+    jobs, resources = await ctx.jobs(), await ctx.resources()
+    view = completeness_of(ctx.name, topic, jobs, resources, ctx.now_ms())
     return ctx.render("pipelines/completeness.html", view, status=200 if topic else 404)
 
 

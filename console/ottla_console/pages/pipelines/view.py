@@ -58,13 +58,13 @@ class Pipelines:
 def pipelines_of(
     snapshot: Snapshot,
     jobs: Part[tuple[Job, ...]],
-    kubernetes: Part[State] | None,
+    resources: Part[State] | None,
     now_ms: int,
     query: Query,
 ) -> Pipelines:
     """Jobs by their status, and by their consumer groups alone where no status is known. A job that
     Kubernetes and a status port know is there once, as the port says it."""
-    known = {(each.kind, each.name): each for each in _on_kubernetes(kubernetes)}
+    known = {(each.kind, each.name): each for each in _of_resources(resources)}
     known |= {(each.kind, each.name): each for each in jobs.value or ()}
     taken = {each.group for each in known.values()}
     for group in snapshot.known_groups:
@@ -85,13 +85,13 @@ def pipelines_of(
         for each in sorted(known.values(), key=lambda each: each.name)
         if each.failing
     )
-    of_kubernetes = () if kubernetes is None else kubernetes.problems
-    problems = merged(jobs.problems, of_kubernetes, snapshot.groups.problems)
+    of_resources = () if resources is None else resources.problems
+    problems = merged(jobs.problems, of_resources, snapshot.groups.problems)
     return Pipelines(table, snapshot.groups.value is not None, failing, problems)
 
 
-def _on_kubernetes(kubernetes: Part[State] | None) -> tuple[Job, ...]:
-    return () if kubernetes is None or kubernetes.value is None else kubernetes.value.jobs
+def _of_resources(resources: Part[State] | None) -> tuple[Job, ...]:
+    return () if resources is None or resources.value is None else resources.value.jobs
 
 
 def _row(job: Job, snapshot: Snapshot, now_ms: int) -> JobRow:
@@ -137,11 +137,11 @@ def completeness_of(
     name: str,
     topic: TopicDescription | None,
     jobs: Part[tuple[Job, ...]],
-    kubernetes: Part[State] | None,
+    resources: Part[State] | None,
     now_ms: int,
 ) -> Completeness:
     found = {}
-    if kubernetes is not None and kubernetes.value is not None and (on := kubernetes.value.audits.get(name)):
+    if resources is not None and resources.value is not None and (on := resources.value.audits.get(name)):
         found[on.job] = on
     for job in jobs.value or ():
         if job.audits is not None and name in job.audits:
@@ -154,8 +154,8 @@ def completeness_of(
         topic is not None and topic.internal,
         topic is not None,
         tuple(audits),
-        jobs.collected and (kubernetes is None or kubernetes.collected),
-        merged(jobs.problems, () if kubernetes is None else kubernetes.problems),
+        jobs.collected and (resources is None or resources.collected),
+        merged(jobs.problems, () if resources is None else resources.problems),
     )
 
 

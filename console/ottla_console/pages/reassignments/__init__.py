@@ -17,9 +17,9 @@ async def show(ctx: Context) -> Response:
     found = await reader.read(
         reader.admin.list_partition_reassignments(), "the reassignments", DESCRIBE_CLUSTER
     )
-    kubernetes = await ctx.kubernetes()
+    resources = await ctx.resources()
     view = reassignments_of(
-        snapshot, found, ctx.query(), kubernetes.value if kubernetes else None, ctx.now_ms()
+        snapshot, found, ctx.query(), resources.value if resources else None, ctx.now_ms()
     )
     return ctx.render("reassignments/reassignments.html", view)
 

@@ -1,4 +1,4 @@
-"""The view model of the resources on Kubernetes. Pure."""
+"""The view model of the custom resources. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS: Final[tuple[Column[Resource], ...]] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kubernetes:
+class Resources:
     """What the page shows."""
 
     configured: bool
@@ -29,8 +29,8 @@ class Kubernetes:
     problems: tuple[Problem, ...]
 
 
-def view_of(found: Part[State] | None, query: Query, now_ms: int) -> Kubernetes:
-    """`found` None: the cluster is not configured to be on Kubernetes."""
+def view_of(found: Part[State] | None, query: Query, now_ms: int) -> Resources:
+    """`found` None: the console is not configured to read them."""
     state = found.value if found else None
     table = table_of(
         state.resources if state else (),
@@ -39,4 +39,4 @@ def view_of(found: Part[State] | None, query: Query, now_ms: int) -> Kubernetes:
         text=lambda row: f"{row.kind} {row.name} {row.ready.reason if row.ready else ''}",
         default_sort="ready",
     )
-    return Kubernetes(found is not None, state, table, now_ms, found.problems if found else ())
+    return Resources(found is not None, state, table, now_ms, found.problems if found else ())
