@@ -13,6 +13,7 @@ until a fixture is used. docs/guides/testing.md describes it.
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -56,9 +57,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("ottla_seed", metafunc.config.getoption("--ottla-seed") or seeds)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Rejects a test that has settings for a broker that it does not use: they would have no effect."""
+    of_test = any("settings" in marker.kwargs for marker in item.own_markers if marker.name == "ottla")
+    if of_test and "fresh_ottla_broker" not in getattr(item, "fixturenames", ()):
+        raise pytest.UsageError(
+            "@pytest.mark.ottla(settings=…) needs the fixture `fresh_ottla_broker`; "
+            "`ottla_settings` in pytest.ini has the settings of the shared broker"
+        )
+
+
 def _seeds(text: str) -> range:
     first, _, last = text.partition("-")
-    return range(int(first), int(last or first) + 1)
+    try:
+        found = range(int(first), int(last or first) + 1)
+    except ValueError:
+        found = range(0)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text}: must be a number or FIRST-LAST")
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -112,6 +112,10 @@ def test_a_rule_uses_kafkas_names() -> None:
         ({"effect": "explode"}, "effect: explode; allowed: error, delay, drop, drop_answer"),
         ({"effect": "error", "api": "PUT", "error": 6}, "api: PUT does not exist in Kafka 3.9"),
         ({"effect": "error", "error": "NONE"}, "error: NONE is not an error"),
+        (
+            {"effect": "error", "error": "NOT_LEADER"},
+            "error: NOT_LEADER does not exist in Kafka 3.9 (did you mean NOT_LEADER_OR_FOLLOWER?)",
+        ),
         ({"effect": "error", "error": 4711}, "error: 4711 does not exist in Kafka 3.9"),
         ({"effect": "delay", "delay_s": -1}, "delay_s: -1.0; must be a number from 0"),
         ({"effect": "drop", "times": 0}, "times: 0; must be a whole number from 1, or null for all requests"),

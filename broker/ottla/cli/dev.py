@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import tempfile
 from pathlib import Path
 
@@ -72,6 +74,8 @@ def _run(data: Path, keep: bool, host: str, port: int, settings: dict[str, str],
         return 2
     except (StartupError, DamagedJournal, OSError) as error:
         click.echo(f"ottla dev: cannot start: {error}", err=True)
+        if os.strerror(errno.EADDRINUSE) in str(error):
+            click.echo("Another program listens there. --port chooses a port (0: any free one).", err=True)
         return 1
 
 

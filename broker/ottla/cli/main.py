@@ -72,17 +72,15 @@ def _load(point: EntryPoint) -> click.Command:
         command = point.load()
     except ModuleNotFoundError as error:
         missing = error.name
+        install = f"pip install 'ottla[{_EXTRAS.get(point.name, 'operator')}]'"
 
         @click.command(
             point.name,
-            help="Not available: an extra is not installed.",
+            help=f"Not installed: {install}.",
             context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
         )
         def unavailable() -> None:
-            raise click.ClickException(
-                f"'ottla {point.name}' needs the package {missing}: "
-                f"pip install 'ottla[{_EXTRAS.get(point.name, 'operator')}]'"
-            )
+            raise click.ClickException(f"'ottla {point.name}' needs the package {missing}: {install}")
 
         return unavailable
     assert isinstance(command, click.Command)

@@ -26,6 +26,7 @@ from ottla.security.clients import ClientSecurity
 _PORT = 9092
 _COMPLETION_S = 1.0
 _LOCAL = [("localhost", _PORT)]
+_ADDRESS = "\n--bootstrap or OTTLA_BOOTSTRAP has the address of a running broker, as HOST:PORT"
 _SECURITY = ("security.protocol", "sasl.", "ssl.")
 
 T = TypeVar("T")
@@ -89,7 +90,7 @@ class Session:
         except UnsupportedVersionError as error:
             raise Refused(f"not supported by this cluster: {error.message}") from None
         except (ClusterUnreachable, NetworkError) as error:
-            raise Unreachable(f"cannot reach the cluster: {error}") from None
+            raise Unreachable(f"cannot reach the cluster: {error}{_ADDRESS}") from None
         except (ClientError, KafkaError) as error:
             raise Refused(str(error)) from None
         except TimeoutError:
@@ -97,7 +98,7 @@ class Session:
         except BrokenPipeError:
             raise  # standard output was closed, as by `| head`
         except OSError as error:
-            raise Unreachable(f"cannot reach the cluster: {error}") from None
+            raise Unreachable(f"cannot reach the cluster: {error}{_ADDRESS}") from None
 
 
 def _addresses(

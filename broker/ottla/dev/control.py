@@ -18,6 +18,7 @@ import json
 import os
 import socket
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -119,4 +120,6 @@ def _member(table: Any, key: str, given: str | int) -> Any:
     try:
         return table(given) if isinstance(given, int) else table[str(given).upper()]
     except (KeyError, ValueError):
-        raise ValueError(f"{key}: {given} does not exist in Kafka 3.9") from None
+        near = get_close_matches(str(given).upper(), table.__members__, n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise ValueError(f"{key}: {given} does not exist in Kafka 3.9{hint}") from None

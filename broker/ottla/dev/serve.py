@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -36,6 +37,8 @@ SETTINGS: Final = {
     "transaction.state.log.replication.factor": "1",
 }
 _PARENT_CHECK_S: Final = 0.5
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ def run(options: DevOptions, ready: Callable[[str], None]) -> int:
     config = BrokerConfig.from_properties(
         properties(options.host, options.port, options.data, options.settings)
     )
+    for warning in config.warnings:
+        log.warning("%s", warning)
     ports = Ports()
     clock = ports.clock.wall_ms
     journal = options.data / "metadata.jsonl"

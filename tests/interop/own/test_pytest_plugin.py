@@ -113,6 +113,7 @@ def test_a_test_run_without_the_fixtures_imports_and_starts_nothing(pytester: py
     [
         ("ottla_settings = num.partitions", "", "ottla_settings: num.partitions: must be NAME=VALUE"),
         ("", "@pytest.mark.ottla(partition=3)", "not partition"),
+        ("", "@pytest.mark.ottla(settings={})", "needs the fixture `fresh_ottla_broker`"),
     ],
 )
 def test_errors_are_reported(pytester: pytest.Pytester, ini: str, marker: str, problem: str) -> None:
