@@ -35,6 +35,7 @@ from bench.interpreter import say_interpreter
 from bench.processes import touch_free_pages
 from bench.sides import Side, chosen_sides, only_option
 from bench.tools import BROKER_CORE, CLIENT_CORE
+from bench.traffic import percentile
 from ottla.ports.files import OS_FILES
 from ottla.protocol import frames
 from ottla.protocol.messages import ProduceRequest
@@ -179,11 +180,6 @@ def run(side: Side, mib: int, keys: int, rate: float, idle_s: float) -> Round:
     side.delete_topic(PACED_TOPIC)
     side.delete_topic(COMPACTED_TOPIC)
     return Round(idle, counted, cleaning, took_s, filled)
-
-
-def percentile(values: list[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def results_table(rounds_by_side: dict[str, list[Round]]) -> Table:

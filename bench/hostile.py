@@ -27,12 +27,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.compaction import PACED_TOPIC, percentile, send_paced
+from bench.compaction import PACED_TOPIC, send_paced
 from bench.connection import RequestConnection, decode_response, error_codes
 from bench.interpreter import say_interpreter
 from bench.processes import touch_free_pages
 from bench.sides import Side, chosen_sides, only_option
 from bench.tools import CLIENT_CORE
+from bench.traffic import percentile
 from ottla.protocol import frames
 from ottla.protocol.compression import Codec, compress
 from ottla.protocol.errors import ErrorCode

@@ -81,12 +81,16 @@ class Task:
         return {"bootstrap.servers": self.bootstrap, **dict(pair.split("=", 1) for pair in self.settings)}
 
 
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that `share` of at least one value do not exceed."""
+    return sorted(values)[round((len(values) - 1) * share)]
+
+
 def percentiles(latencies_ms: Sequence[float]) -> Figures:
     """p50, p99 and p99.9 of at least one latency."""
     ranked = sorted(latencies_ms)
-    last = len(ranked) - 1
     shares = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
-    return {name: ranked[round(last * share)] for name, share in shares.items()}
+    return {name: percentile(ranked, share) for name, share in shares.items()}
 
 
 # --- librdkafka ------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.clients import Traffic
 from tests.e2e.clusters import IMAGE, Cluster
 from tests.e2e.conftest import Plugin
-from tests.e2e.kube import Kube, wait_for
+from tests.e2e.kube import CommandFailed, Kube, wait_for
 
 _WAIT_S = 300
 _RATE = 4 << 20
@@ -119,16 +119,5 @@ def test_a_new_image_rolls_through_all_brokers_under_load(kube: Kube, cluster: C
 
 
 def test_a_version_that_is_not_served_is_refused_in_words(cluster: Cluster) -> None:
-    before = cluster.brokers()
-
-    def refused() -> bool:
-        ready = cluster.condition("Ready")
-        return ready.get("status") == "False" and "4.1" in ready.get("message", "")
-
-    try:
+    with pytest.raises(CommandFailed, match=r"version must be one of .*3\.9"):
         cluster.patch({"version": "4.1"})
-        wait_for("the status names the version", refused, 60)
-    finally:
-        cluster.patch({"version": None})
-    cluster.wait_ready(_WAIT_S)
-    assert cluster.brokers() == before

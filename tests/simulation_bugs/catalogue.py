@@ -167,8 +167,8 @@ _ALL: Final = (
         (
             Edit(
                 _PARTITION,
-                "            self._propose(self.isr - behind)\n",
-                "            self.in_sync.set_isr(self.isr - behind)\n"
+                "            self._propose(kept)\n",
+                "            self.in_sync.set_isr(kept)\n"
                 "            self._advance_and_notify(now_ms, isr_changed=True)\n",
             ),
         ),

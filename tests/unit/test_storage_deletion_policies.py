@@ -65,27 +65,27 @@ def bases(log: Log) -> list[int]:
 
 def test_a_segment_goes_when_one_policy_names_it_and_all_before_it_go() -> None:
     log = facts(config("a,b"), 0, 5, 9, 12)
-    assert deletable_segments(log, {"a": names(0, 9), "b": names(5)}, log_start_offset=0) == 3
-    assert deletable_segments(log, {"a": names(9, 5), "b": names(12)}, log_start_offset=0) == 0
+    assert len(deletable_segments(log, {"a": names(0, 9), "b": names(5)}, log_start_offset=0)) == 3
+    assert len(deletable_segments(log, {"a": names(9, 5), "b": names(12)}, log_start_offset=0)) == 0
 
 
 def test_a_policy_sees_what_is_not_deleted_anyway() -> None:
     policy = names(5)
-    assert deletable_segments(facts(config("a"), 0, 5, 9), {"a": policy}, log_start_offset=7) == 2
+    assert len(deletable_segments(facts(config("a"), 0, 5, 9), {"a": policy}, log_start_offset=7)) == 2
     assert [s.base_offset for s in policy.seen[0].segments] == [5, 9]
 
 
 def test_policies_are_not_asked_where_cleanup_policy_has_no_delete() -> None:
     policy = names(0)
     log = facts(config("a", cleanup_policy="compact"), 0, 5)
-    assert deletable_segments(log, {"a": policy}, log_start_offset=0) == 0
+    assert len(deletable_segments(log, {"a": policy}, log_start_offset=0)) == 0
     assert policy.seen == []
 
 
 def test_a_policy_that_fails_or_is_missing_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     policies = {"bad": Names(failing), "not iterable": Names(lambda log: None), "good": names(0)}  # type: ignore[arg-type, return-value]
     log = facts(config("missing,bad,not iterable,good"), 0, 5)
-    assert deletable_segments(log, policies, log_start_offset=0) == 1
+    assert len(deletable_segments(log, policies, log_start_offset=0)) == 1
     assert "events-0: this broker has no deletion policy 'missing'" in caplog.text
     assert "deletion policy bad failed on events-0" in caplog.text
     assert "out of order" in caplog.text
@@ -95,7 +95,7 @@ def test_a_policy_that_fails_or_is_missing_stops_no_other(caplog: pytest.LogCapt
 def test_an_offset_where_no_segment_begins_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     log = facts(config("a"), 0, 5)
     with caplog.at_level(logging.ERROR):
-        assert deletable_segments(log, {"a": names(0, 3, "5")}, log_start_offset=0) == 1
+        assert len(deletable_segments(log, {"a": names(0, 3, "5")}, log_start_offset=0)) == 1
     assert "deletion policy a named '5', 3, where no segment of events-0 begins" in caplog.text
 
 

@@ -279,7 +279,7 @@ class Controller:
         return True
 
     async def _on_elected(self, epoch: int, epoch_version: int) -> None:
-        log.info("Broker %d successfully elected as the controller, epoch %d", self.broker_id, epoch)
+        log.info("%d successfully elected as the controller. Epoch incremented to %d", self.broker_id, epoch)
         began_s = asyncio.get_running_loop().time()
         listener = self.config.inter_broker_listener
         timeout_s = self.config.get_int("controller.socket.timeout.ms") / 1000
@@ -307,7 +307,8 @@ class Controller:
                     raise StoreUnavailable(znodes.CONTROLLER, "the session expired during the election")
                 self._active = active
                 log.info(
-                    "Controller ready, with %d partitions, after %.0f ms and %d multis",
+                    "Ready to serve as the new controller with epoch %d: %d partitions, %.0f ms, %d multis",
+                    epoch,
                     len(active.context.leaders),
                     (asyncio.get_running_loop().time() - began_s) * 1000,
                     len(effects.multis()),

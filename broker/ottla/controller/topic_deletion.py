@@ -11,6 +11,7 @@ confirmed its deletion.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 
 from ottla.controller.context import ControllerContext, Topic, TopicDeletion
@@ -19,6 +20,8 @@ from ottla.metadata import znodes
 from ottla.metadata.store import Create
 from ottla.metadata.znodes import TopicPartition
 from ottla.protocol.errors import ErrorCode
+
+log = logging.getLogger(__name__)
 
 
 def request(context: ControllerContext, effects: Effects, topics: Iterable[str]) -> None:
@@ -52,6 +55,7 @@ def resume(context: ControllerContext, effects: Effects) -> None:
             continue
         if not deletion.announced:
             deletion.announced = True
+            log.info("Deletion of topic %s (re)started", name)
             for tp in topic.partitions():
                 effects.add_update_metadata(tp)
         for partition, broker in sorted(waiting):

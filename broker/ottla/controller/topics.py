@@ -9,6 +9,7 @@ few multis as their sizes allow; `leadership.elect_if_needed` completes missing 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -24,6 +25,8 @@ from ottla.metadata.znodes import TopicPartition
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import CreatePartitionsRequest, CreateTopicsRequest
 from ottla.protocol.topics import topic_name_problem
+
+log = logging.getLogger(__name__)
 
 # About 600 bytes a partition: well under ZooKeeper's limit of 1 MiB a request (jute.maxbuffer).
 PARTITIONS_PER_MULTI_MAX = 500
@@ -185,6 +188,7 @@ def create_topic(context: ControllerContext, effects: Effects, topic: Topic) -> 
     Partitions without an online replica get no leader yet.
     """
     context.add_topic(topic)
+    log.info("New topics: [%s], partitions: %d", topic.name, len(topic.assignments))
     _write_partitions(context, effects, list(topic.partitions()), [])
 
 

@@ -239,6 +239,7 @@ class GroupCoordinator:
             protocols=tuple((item.name, bytes(item.metadata)) for item in request.protocols),
             requires_known_member_id=version >= 4 and request.group_instance_id is None,
             supports_skipping_assignment=version >= 9,
+            reason=request.reason,
         )
         waiter: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
         self._apply(self._membership.join(group, call, waiter, self._clock()))
@@ -324,7 +325,7 @@ class GroupCoordinator:
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         error, effects = self._membership.leave(
-            group, member.member_id, member.group_instance_id, self._clock()
+            group, member.member_id, member.group_instance_id, self._clock(), member.reason
         )
         self._apply(effects)
         return error

@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from ottla.coordinators.offsets import GroupOffsets
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.topics import OFFSETS_TOPIC
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
@@ -114,6 +115,10 @@ class Group:
             f"Group({self.group_id!r}, {self.state.value}, generation={self.generation}, "
             f"members={len(self.members)})"
         )
+
+    @property
+    def partition_name(self) -> str:
+        return f"{OFFSETS_TOPIC}-{self.partition}"
 
     # -- state ---------------------------------------------------------------------------------------
 

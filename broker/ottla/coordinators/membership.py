@@ -7,6 +7,7 @@ that of GroupCoordinator in Kafka 3.9.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from ottla.coordinators.config import GroupConfig
@@ -29,6 +30,8 @@ from ottla.coordinators.rebalance import Rebalance, Step, group_information
 from ottla.coordinators.records import group_value
 from ottla.protocol.errors import ErrorCode
 
+logger = logging.getLogger(__name__)
+
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000
 """The session timeout of a member that has not got its id yet, and so cannot send heartbeats."""
 
@@ -49,6 +52,8 @@ class JoinCall:
     """KIP-394: a new member gets its id first, and joins with it (version 4+, dynamic members)."""
     supports_skipping_assignment: bool = False
     """KIP-814: the leader of a stable group skips the assignment (version 9+)."""
+    reason: str | None = None
+    """The client's, for the log (KIP-800, version 8+)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,11 @@ class SyncCall:
     protocol_type: str | None
     protocol_name: str | None
     assignment: dict[str, bytes]
+
+
+def client_reason(reason: str | None) -> str:
+    """What the log says of a client's reason: at most as much as Kafka's clients send of it (KIP-800)."""
+    return f"client reason: {reason[:255] if reason else 'not provided'}"
 
 
 class Membership:
@@ -166,8 +176,15 @@ class Membership:
                 step.complete_join(waiter, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, call.member_id))
                 return
         if rejoins:
+            stable_leader = is_leader and group.state is GroupState.STABLE
+            change = (
+                f"Leader {member.member_id} re-joining group"
+                if stable_leader
+                else (f"Updating metadata for member {member.member_id}")
+            )
+            reason = f"{change} during {group.state.value}; {client_reason(call.reason)}"
             self._update(step, group, member, call, waiter)
-            self._rebalance.maybe_prepare_rebalance(step, group)
+            self._rebalance.maybe_prepare_rebalance(step, group, reason)
         else:
             with_members = is_leader and group.state is GroupState.COMPLETING_REBALANCE
             step.complete_join(waiter, group_information(group, member.member_id, with_members=with_members))
@@ -190,7 +207,11 @@ class Membership:
             group.new_member_added = True
         group.add(member, call.protocol_type, waiter)
         step.set_timer(Timer(TimerKind.SESSION, group.group_id, member_id), NEW_MEMBER_JOIN_TIMEOUT_MS)
-        self._rebalance.maybe_prepare_rebalance(step, group)
+        reason = (
+            f"Adding new member {member_id} with group instance id {call.instance_id}; "
+            f"{client_reason(call.reason)}"
+        )
+        self._rebalance.maybe_prepare_rebalance(step, group, reason)
 
     def _update(self, step: Step, group: Group, member: Member, call: JoinCall, waiter: Waiter) -> None:
         group.update(member, call.protocols, call.rebalance_timeout_ms, call.session_timeout_ms)
@@ -228,7 +249,11 @@ class Membership:
                 step.effects.append(StoreGroup(group, group_value(group, assignment), undo))
             case GroupState.STABLE | GroupState.COMPLETING_REBALANCE:
                 # In CompletingRebalance the leader may be computing an assignment with the old member id.
-                self._rebalance.prepare_rebalance(step, group)
+                reason = (
+                    f"Updating metadata for static member {new_id} with instance id {call.instance_id}; "
+                    f"{client_reason(call.reason)}"
+                )
+                self._rebalance.prepare_rebalance(step, group, reason)
             case _:
                 assert group.state is GroupState.PREPARING_REBALANCE
 
@@ -254,6 +279,15 @@ class Membership:
                 group.awaiting_sync[call.member_id] = waiter
                 self._rebalance.synced(step, group, call.member_id)
                 if group.leader_id == call.member_id:
+                    logger.info(
+                        "Assignment received from leader %s for group %s for generation %d. "
+                        "The group has %d members, %d of which are static.",
+                        call.member_id,
+                        group.group_id,
+                        group.generation,
+                        len(group.members),
+                        len(group.static_members),
+                    )
                     assignment = {each: call.assignment.get(each, b"") for each in group.members}
                     then = AssignmentStored(group.generation, assignment)
                     step.effects.append(StoreGroup(group, group_value(group, assignment), then))
@@ -310,7 +344,7 @@ class Membership:
         return step.effects
 
     def leave(
-        self, group: Group, member_id: str, instance_id: str | None, now_ms: int
+        self, group: Group, member_id: str, instance_id: str | None, now_ms: int, reason: str | None = None
     ) -> tuple[ErrorCode, list[Effect]]:
         """Remove one member. An administrator can send the instance id only. Not for Dead groups."""
         step = Step(now_ms)
@@ -323,7 +357,14 @@ class Membership:
             error = group.validate_member(member_id, instance_id)
             if error is not ErrorCode.NONE:
                 return error, []
-        self._rebalance.remove_and_rebalance(step, group, member_id)
+        removal = f"Removing member {member_id} on LeaveGroup; {client_reason(reason)}"
+        self._rebalance.remove_and_rebalance(step, group, member_id, removal)
+        logger.info(
+            "Member %s has left group %s through explicit `LeaveGroup`; %s",
+            member_id,
+            group.group_id,
+            client_reason(reason),
+        )
         return ErrorCode.NONE, step.effects
 
     def remove_all(self, group: Group, now_ms: int) -> list[Effect]:
@@ -358,7 +399,13 @@ class Membership:
                 self._rebalance.session_timed_out(step, group, timer.member_id)
             case TimerKind.PENDING_MEMBER:
                 if timer.member_id in group.pending_members:
-                    self._rebalance.remove_and_rebalance(step, group, timer.member_id)
+                    logger.info(
+                        "Pending member %s in group %s has been removed after session timeout expiration",
+                        timer.member_id,
+                        group.group_id,
+                    )
+                    reason = f"removing pending member {timer.member_id} on session expiration"
+                    self._rebalance.remove_and_rebalance(step, group, timer.member_id, reason)
         return step.effects
 
     def group_stored(self, effect: StoreGroup, error: ErrorCode, now_ms: int) -> list[Effect]:
@@ -373,7 +420,8 @@ class Membership:
                         self._rebalance.set_and_propagate_assignment(step, group, assignment)
                     else:
                         self._rebalance.reset_and_propagate_error(step, group, error)
-                        self._rebalance.maybe_prepare_rebalance(step, group)
+                        reason = f"Error {error.name} when storing group assignment during SyncGroup"
+                        self._rebalance.maybe_prepare_rebalance(step, group, reason)
             case StaticMemberStored() as stored:
                 self._static_member_stored(step, group, stored, error)
             case EmptyGroupStored():
@@ -433,5 +481,6 @@ class Membership:
         for member in group.members.values():
             step.restart_session(group, member)
         if len(group.members) > self._config.group_max_size:
-            self._rebalance.prepare_rebalance(step, group)
+            reason = f"The loaded group has more members than group.max.size, {self._config.group_max_size}"
+            self._rebalance.prepare_rebalance(step, group, reason)
         return step.effects

@@ -83,11 +83,11 @@ class Rebalance:
 
     # -- preparing -----------------------------------------------------------------------------------
 
-    def maybe_prepare_rebalance(self, step: Step, group: Group) -> None:
+    def maybe_prepare_rebalance(self, step: Step, group: Group, reason: str) -> None:
         if group.can_rebalance:
-            self.prepare_rebalance(step, group)
+            self.prepare_rebalance(step, group, reason)
 
-    def prepare_rebalance(self, step: Step, group: Group) -> None:
+    def prepare_rebalance(self, step: Step, group: Group, reason: str) -> None:
         """Start a rebalance: heartbeats return REBALANCE_IN_PROGRESS, so that the members join again."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.reset_and_propagate_error(step, group, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -100,6 +100,14 @@ class Rebalance:
             delay_ms = group.rebalance_timeout_ms
             group.initial_delay_remaining_ms = None
         group.transition_to(GroupState.PREPARING_REBALANCE, step.now_ms)
+        logger.info(
+            "Preparing to rebalance group %s in state %s with old generation %d (%s) (reason: %s)",
+            group.group_id,
+            group.state.value,
+            group.generation,
+            group.partition_name,
+            reason,
+        )
         step.set_timer(Timer(TimerKind.JOIN, group.group_id), delay_ms)
         self.try_complete_join(step, group)
 
@@ -144,15 +152,22 @@ class Rebalance:
             return
         step.effects.append(CancelTimer(Timer(TimerKind.JOIN, group.group_id)))
         group.begin_generation(step.now_ms)
-        logger.info(
-            "Stabilized group %s generation %d with %d members",
-            group.group_id,
-            group.generation,
-            len(group.members),
-        )
         if group.state is GroupState.EMPTY:
+            logger.info(
+                "Group %s with generation %d is now empty (%s)",
+                group.group_id,
+                group.generation,
+                group.partition_name,
+            )
             step.effects.append(StoreGroup(group, group_value(group, {}), EmptyGroupStored()))
             return
+        logger.info(
+            "Stabilized group %s generation %d (%s) with %d members",
+            group.group_id,
+            group.generation,
+            group.partition_name,
+            len(group.members),
+        )
         for member in group.members.values():
             waiter = group.awaiting_join.pop(member.member_id, None)
             if waiter is not None:
@@ -200,7 +215,8 @@ class Rebalance:
         logger.info("Group %s removed members who haven't sent their sync requests: %s", group.group_id, late)
         for member_id in late:
             self.remove_member(step, group, member_id)
-        self.prepare_rebalance(step, group)
+        reason = f"Removing {', '.join(late)} on pending sync request expiration"
+        self.prepare_rebalance(step, group, reason)
 
     # -- removing members ----------------------------------------------------------------------------
 
@@ -212,16 +228,17 @@ class Rebalance:
         if waits and not member.is_new:
             return  # A member sends no heartbeats while it waits for a response, which restarts its session.
         logger.info("Member %s in group %s has failed, removing it from the group", member_id, group.group_id)
-        self.remove_and_rebalance(step, group, member_id)
+        reason = f"removing member {member_id} on heartbeat expiration"
+        self.remove_and_rebalance(step, group, member_id, reason)
 
-    def remove_and_rebalance(self, step: Step, group: Group, member_id: str) -> None:
+    def remove_and_rebalance(self, step: Step, group: Group, member_id: str, reason: str) -> None:
         """Remove a member or a pending member, and rebalance the others."""
         was_pending = member_id in group.pending_members
         self.remove_member(step, group, member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
             self.try_complete_join(step, group)
         elif not was_pending and group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-            self.maybe_prepare_rebalance(step, group)
+            self.maybe_prepare_rebalance(step, group, reason)
 
     def remove_member(self, step: Step, group: Group, member_id: str) -> None:
         """Remove a member without a rebalance. Its waiting request completes with UNKNOWN_MEMBER_ID."""

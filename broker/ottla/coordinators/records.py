@@ -16,6 +16,7 @@ from ottla.coordinators.group import Group, GroupState, Member
 from ottla.coordinators.offsets import CommittedOffset, TopicPartition
 from ottla.protocol.codec import decode, encode
 from ottla.protocol.errors import MalformedMessage
+from ottla.protocol.java_hash import absolute, string_hash
 from ottla.protocol.types import Bytes, Int32, Int64, Message, String, Struct, field
 
 OFFSET_KEY_VERSION = 1
@@ -81,14 +82,8 @@ RecordKey: TypeAlias = OffsetRecordKey | GroupRecordKey
 
 
 def partition_for(group_id: str, partitions: int) -> int:
-    """The partition of `__consumer_offsets` of a group: Utils.abs of Java's String.hashCode. It
-    takes a step for each character."""
-    units = group_id.encode("utf-16-be", "surrogatepass")
-    hashed = 0
-    for (unit,) in struct.iter_unpack(">H", units):
-        hashed = (31 * hashed + unit) & 0xFFFFFFFF
-    signed = hashed - 2**32 if hashed >= 2**31 else hashed
-    return (0 if signed == -(2**31) else abs(signed)) % partitions
+    """The partition of `__consumer_offsets` of a group."""
+    return absolute(string_hash(group_id)) % partitions
 
 
 # -- writing ---------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def delete_records(partition: Partition, offset: int) -> int:
             ErrorCode.OFFSET_OUT_OF_RANGE,
             f"{partition!r}: offset {wanted} is above the high watermark {partition.high_watermark}",
         )
-    if partition.log.maybe_increment_log_start_offset(wanted):
+    if partition.log.maybe_increment_log_start_offset(wanted, "client delete records request"):
         partition.maybe_notify_log_start()
     return wanted
 

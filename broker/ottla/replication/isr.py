@@ -85,7 +85,10 @@ class Follower:
             self.last_fetch_ms = now_ms if in_sync else 0
 
     def __repr__(self) -> str:
-        return f"Follower({self.broker_id}, end={self.log_end_offset}, caught_up={self.last_caught_up_ms})"
+        return (
+            f"(brokerId: {self.broker_id}, endOffset: {self.log_end_offset}, "
+            f"lastCaughtUpTimeMs: {self.last_caught_up_ms})"
+        )
 
 
 @dataclass(frozen=True, slots=True)

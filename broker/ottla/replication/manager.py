@@ -398,14 +398,21 @@ class ReplicaManager:
         if state.leader == self.broker_id:
             if partition.become_leader(state, now_ms):
                 _logger.info(
-                    "%r starts at offset %d with high watermark %d and ISR %s", partition,
-                    partition.leader_epoch_start, partition.high_watermark, sorted(partition.isr),
+                    "Leader %s-%d starts at leader epoch %d from offset %d with partition epoch %d, "
+                    "high watermark %d, ISR %s",
+                    *state.key, partition.leader_epoch, partition.leader_epoch_start,
+                    partition.partition_epoch, partition.high_watermark, sorted(partition.isr),
                 )  # fmt: skip
                 self._listener.became_leader(partition)
             else:
                 self._listener.changed(partition)
         elif partition.become_follower(state):
-            _logger.info("%r starts at offset %d", partition, partition.log.log_end_offset)
+            _logger.info(
+                "Follower %s-%d starts at leader epoch %d from offset %d with partition epoch %d and "
+                "high watermark %d. Current leader is %d.",
+                *state.key, partition.leader_epoch, partition.log.log_end_offset, partition.partition_epoch,
+                partition.high_watermark, partition.leader_id,
+            )  # fmt: skip
             self._listener.became_follower(partition)
 
     def apply_stop_replica(

@@ -14,7 +14,7 @@ Invariants, asserted where they are cheap:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -388,7 +388,12 @@ class Partition:
         if end < self.high_watermark or end < self.leader_epoch_start:
             return
         if self.in_sync.is_eligible(follower.broker_id):
-            self._propose(self.isr | {follower.broker_id})
+            wider = self.isr | {follower.broker_id}
+            _logger.info(
+                "[Partition %s-%d] Expanding ISR from %s to %s",
+                self.topic, self.partition, _brokers(self.isr), _brokers(wider),
+            )  # fmt: skip
+            self._propose(wider)
 
     def broker_left(self, now_ms: int) -> None:
         """Advance the high watermark after a broker has left the cluster: its follower may have held it
@@ -407,12 +412,14 @@ class Partition:
             return
         behind = self.in_sync.out_of_sync(self.log.log_end_offset, now_ms)
         if behind:
+            kept = self.isr - behind
             _logger.info(
-                "%r, high watermark %d, log end offset %d: shrinking ISR %s, out of sync replicas: %s",
-                self, self.high_watermark, self.log.log_end_offset, sorted(self.isr),
-                [self.follower(broker) or broker for broker in sorted(behind)],
+                "[Partition %s-%d] Shrinking ISR from %s to %s. Leader: (highWatermark: %d, endOffset: %d). "
+                "Out of sync replicas: %s",
+                self.topic, self.partition, _brokers(self.isr), _brokers(kept), self.high_watermark,
+                self.log.log_end_offset, [self.follower(broker) or broker for broker in sorted(behind)],
             )  # fmt: skip
-            self._propose(self.isr - behind)
+            self._propose(kept)
 
     def _propose(self, isr: frozenset[int]) -> None:
         assert self.is_leader
@@ -428,7 +435,10 @@ class Partition:
             return False
         self.in_sync.set_isr(isr)
         self.partition_epoch = partition_epoch
-        _logger.info("%r: ISR updated to %s and partition epoch to %d", self, sorted(isr), partition_epoch)
+        _logger.info(
+            "[Partition %s-%d] ISR updated to %s and version updated to %d",
+            self.topic, self.partition, _brokers(isr), partition_epoch,
+        )  # fmt: skip
         self._advance_and_notify(now_ms, isr_changed=True)
         return True
 
@@ -496,7 +506,9 @@ class Partition:
             self.high_watermark = committed
             log.on_high_watermark_updated(committed)
         if leader_log_start > log.log_start_offset:
-            log.maybe_increment_log_start_offset(min(leader_log_start, self.high_watermark))
+            log.maybe_increment_log_start_offset(
+                min(leader_log_start, self.high_watermark), "leader offset increment"
+            )
             self.maybe_notify_log_start()
         if advanced:
             self.listener.high_watermark_advanced(self)
@@ -533,3 +545,7 @@ class Partition:
         self.log.truncate_fully_and_start_at(offset)
         self.high_watermark = self.log.log_end_offset
         self.listener.changed(self)
+
+
+def _brokers(ids: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(ids)))

@@ -80,7 +80,9 @@ class FutureLog:
 
     def _copy_start_offset_and_epochs(self) -> None:
         source, log = self.source, self.log
-        log.maybe_increment_log_start_offset(min(source.log_start_offset, log.log_end_offset))
+        log.maybe_increment_log_start_offset(
+            min(source.log_start_offset, log.log_end_offset), "the log start offset of the current log"
+        )
         latest = log.latest_epoch
         for epoch, start in source.epochs():
             # An epoch that starts at the end offset has no batch.

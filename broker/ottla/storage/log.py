@@ -24,6 +24,7 @@ by segments that were made of them, and only if the log was not truncated below 
 from __future__ import annotations
 
 import errno
+import logging
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
@@ -66,6 +67,8 @@ from ottla.storage.producer_state import ActiveProducers
 from ottla.storage.producer_state_manager import ProducerStateManager
 from ottla.storage.retention import BUILT_IN, DeletionPolicy, LogFacts, deletable_within, log_facts
 from ottla.storage.segment_files import LogRead
+
+logger = logging.getLogger(__name__)
 
 _NOT_FROM_CLIENTS = CONTROL_FLAG | LOG_APPEND_TIME_FLAG
 _NEEDS_VALIDATOR = LOG_APPEND_TIME_FLAG | CODEC_MASK
@@ -502,6 +505,7 @@ class Log:
             self._producer_state.take_snapshot(offset, self.log_start_offset, sync=False)
             local.set_segments([*local.segments.all, segment])
             local.deferred_tasks.schedule(self.flush_sealed)
+            logger.info("[%s] Rolled new log segment at offset %d", self.directory.name, offset)
 
     def _roll_for(self, size: int, now_ms: int, base_offset: int | None = None) -> LogSegment:
         """Roll, and return the segment for a batch of `size` bytes."""
@@ -848,15 +852,18 @@ class Log:
 
     # --- retention -------------------------------------------------------------------------------
 
-    def maybe_increment_log_start_offset(self, offset: int) -> bool:
+    def maybe_increment_log_start_offset(self, offset: int, reason: str = "segment deletion") -> bool:
         """Set the log start offset (DeleteRecords, retention). Segments before it are deleted by the next
-        retention."""
+        retention. `reason` is for the log."""
         with self._local.lock, self._local.io("set the log start offset of"):
             if offset <= self.log_start_offset or offset > self.log_end_offset:
                 return False
             self.log_start_offset = offset
             self._leader_epochs.truncate_from_start(offset)
             self._on_epochs_changed()
+            logger.info(
+                "[%s] Incremented log start offset to %d due to %s", self.directory.name, offset, reason
+            )
             return True
 
     def delete_old_segments(
@@ -873,7 +880,8 @@ class Log:
             # Blocking reads are done here, before the lock.
             segments, truncations = self.segments, local.truncations
             facts = self._facts(now_ms)
-            count = self._deletable(facts, policies, high_watermark)
+            reasons = self._deletable(facts, policies, high_watermark)
+            count = len(reasons)
             if (
                 count + 1 < len(segments)
                 and segments[count].max_timestamp > segments[count + 1].max_timestamp
@@ -885,15 +893,15 @@ class Log:
             self._rebuild_suspect_indexes_later()
             verified = self._facts(now_ms)
             if verified != facts:
-                facts, count = verified, self._deletable(verified, policies, high_watermark)
-        if count == 0:
+                facts, reasons = verified, self._deletable(verified, policies, high_watermark)
+        if not reasons:
             return 0
         with local.lock, local.io("delete segments of"):
             segments = self.segments
             if local.closed or local.truncations != truncations:
                 return 0
             # The policies have not seen segments that were written meanwhile.
-            current = self._facts(now_ms).segments[:count]
+            current = self._facts(now_ms).segments[: len(reasons)]
             unchanged = takewhile(lambda pair: pair[0] == pair[1], zip(current, facts.segments, strict=False))
             count = sum(1 for _ in unchanged)
             if count == 0:
@@ -906,7 +914,14 @@ class Log:
             local.recovery_point = max(local.recovery_point, self.segments[0].base_offset)
             self._update_flush_offset()
             # The oldest first: after a crash the log begins later, and has no gap.
-            for segment in segments[:count]:
+            for segment, reason in zip(segments[:count], reasons, strict=False):
+                logger.info(
+                    "[%s] Deleting segment %d of %d bytes due to %s",
+                    self.directory.name,
+                    segment.base_offset,
+                    segment.size,
+                    reason,
+                )
                 self._forget_snapshots([segment])
                 local.schedule_delete([segment])
         return count
@@ -914,7 +929,9 @@ class Log:
     def _facts(self, now_ms: int) -> LogFacts:
         return log_facts(self.directory.name, self.segments, self.config, now_ms)
 
-    def _deletable(self, facts: LogFacts, policies: Mapping[str, DeletionPolicy], high_watermark: int) -> int:
+    def _deletable(
+        self, facts: LogFacts, policies: Mapping[str, DeletionPolicy], high_watermark: int
+    ) -> list[str]:
         return deletable_within(
             facts,
             policies,

@@ -172,6 +172,7 @@ class LogManager:
                     candidates.sort(key=self.registry.count_logs_in)
                 log = self._create(name, candidates, config, now_ms)
                 self.registry.current[key] = log
+                logger.info("Created log for partition %s in %s", name, log.directory)
             return log
 
     def _create(self, name: str, candidates: list[LogDir], config: LogConfig, now_ms: int) -> Log:
@@ -199,8 +200,10 @@ class LogManager:
                 self._schedule_delete(log)
 
     def _schedule_delete(self, log: Log) -> None:
+        name = log.directory.name
         renamed = log.rename_for_deletion()
         if renamed is not None:
+            logger.info("Log for partition %s is renamed to %s and is scheduled for deletion", name, renamed)
             self.maintenance.deferred_tasks.schedule_delete([renamed], self.maintenance.delete_delay_ms)
 
     def _remove_stale_entries(self, key: TopicPartition) -> None:
@@ -351,8 +354,11 @@ class LogManager:
         loaded = self._run_parallel(open_one, found, self._recovery_threads)
         named = {*recovery_points, *start_offsets, *log_dir.read_offsets(REPLICATION_FILE)}
         self._stale |= named - {key for key, _, _ in found}
-        how = "clean" if clean else "not clean"
-        logger.info("%s: %d logs, last shutdown %s", log_dir.path, len(found), how)
+        if not found:
+            logger.info("No logs found to be loaded in %s", log_dir.path)
+        else:
+            how = "clean" if clean else "not clean"
+            logger.info("%s: %d logs, last shutdown %s", log_dir.path, len(found), how)
         return loaded
 
     def _open(

@@ -113,33 +113,47 @@ def deletable_within(
     *,
     log_start_offset: int,
     log_end_offset: int,
-) -> int:
-    """How many of the oldest segments are deleted, all of them below the high watermark."""
+) -> list[str]:
+    """The reasons for which the oldest segments are deleted, one for each, all of them below the high
+    watermark."""
     allowed = within_high_watermark(log.segments, high_watermark, log_end_offset)
     if not allowed:
-        return 0
-    return min(allowed, deletable_segments(log, policies, log_start_offset=log_start_offset))
+        return []
+    return deletable_segments(log, policies, log_start_offset=log_start_offset)[:allowed]
 
 
 def deletable_segments(
     log: LogFacts, policies: Mapping[str, DeletionPolicy], *, log_start_offset: int
-) -> int:
-    """How many of the oldest segments are deleted: those below the log start offset, and the following ones
-    up to the first that no policy names."""
+) -> list[str]:
+    """The reasons for which the oldest segments are deleted, one for each: those below the log start offset,
+    and the following ones up to the first that no policy names."""
     segments = log.segments
     below = 0
     while below + 1 < len(segments) and segments[below + 1].base_offset <= log_start_offset:
         below += 1
+    reasons = [f"log start offset {log_start_offset} breach"] * below
     if not log.config.deletes:
-        return below
+        return reasons
     rest = log._replace(segments=tuple(segments[below:]))
-    named = set[int]().union(
-        *(_named(policies, name, rest) for name in dict.fromkeys(log.config.deletion_policies))
-    )
-    count = below
-    while count < len(segments) and segments[count].base_offset in named:
-        count += 1
-    return count
+    named = dict[int, str]()
+    for name in dict.fromkeys(log.config.deletion_policies):
+        reason = _reason(name, log.config)
+        for base_offset in _named(policies, name, rest):
+            named.setdefault(base_offset, reason)
+    for segment in rest.segments:
+        if segment.base_offset not in named:
+            break
+        reasons.append(named[segment.base_offset])
+    return reasons
+
+
+def _reason(policy: str, config: LogConfig) -> str:
+    """What Kafka's log says of its two policies."""
+    if policy == SIZE:
+        return f"log retention size {config.retention_bytes} breach"
+    if policy == TIME:
+        return f"log retention time {config.retention_ms}ms breach"
+    return f"deletion policy {policy}"
 
 
 def within_high_watermark(segments: Sequence[SegmentFacts], high_watermark: int, log_end_offset: int) -> int:

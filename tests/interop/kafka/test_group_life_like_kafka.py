@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from ottla.client.admin import AdminClient
 from ottla.coordinators.records import partition_for
 from ottla.local.cluster import run_admin
-from ottla.protocol.messages import JoinGroupRequest, MetadataRequest
+from ottla.protocol.messages import IncrementalAlterConfigsRequest, JoinGroupRequest, MetadataRequest
 from ottla.protocol.records import decode_batch, iter_batches
 from tests.judges.kafka_tools import Command, Printed, run_all
 from tests.judges.request_recorder import (
@@ -49,6 +49,8 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": str(DELAY_MS),
     "auto.create.topics.enable": "false",
 }
+AlterConfigsResource = IncrementalAlterConfigsRequest.AlterConfigsResource
+AlterableConfig = IncrementalAlterConfigsRequest.AlterableConfig
 FOREVER_MS = 1_800_000
 """The longest session: nobody here sends heartbeats."""
 _OF_A_STACK = re.compile(r"at |\.\.\. \d+ more")
@@ -155,6 +157,58 @@ def test_offsets_expire_and_leave_tombstones(sides: Sides) -> None:
     compare(by_broker)
     assert by_broker["Ottla"]["written about goes"][0][0] == "GZIP"
     assert len(by_broker["Ottla"]["written about goes"]) == 2
+
+
+def test_the_log_says_the_same_of_each_rebalance(sides: Sides) -> None:
+    """By the lines of Kafka's GroupCoordinator, and for what reason; how a new member gets its id is not
+    logged."""
+    coordinator = "kafka.coordinator.group.GroupCoordinator"
+    level = AlterableConfig(name=coordinator, config_operation=0, value="INFO")
+    verbose = AlterConfigsResource(resource_type=8, resource_name="0", configs=[level])
+
+    async def scenario(recorder: RequestRecorder) -> None:
+        await recorder.send("anna", IncrementalAlterConfigsRequest(resources=[verbose]), 1)
+        answer = await recorder.send("anna", join("logged"), 3)
+        assert answer.error_code == 0, answer
+        one = answer.member_id
+        await recorder.send("anna", sync("logged", 1, one, {one: b"x"}), 3)
+        static = recorder.begin("bert", join("logged", instance="i"), 5)
+        await recorder.wait_for_group("logged", members=2, state="PreparingRebalance")
+        await recorder.send("anna", join("logged", one), 5)
+        two = (await static).member_id
+        follower = recorder.begin("bert", sync("logged", 2, two, {}, instance="i"), 3)
+        await recorder.send("anna", sync("logged", 2, one, {one: b"x", two: b"y"}), 3)
+        await follower
+        # The leader has new topics, say.
+        again = recorder.begin("anna", join("logged", one), 5)
+        await recorder.wait_for_group("logged", state="PreparingRebalance")
+        await recorder.send("bert", join("logged", two, instance="i", session_ms=6000), 5)
+        await again
+        reasons = leave("logged", (one, None))
+        reasons.members[0].reason = "the consumer is closed"
+        await recorder.send("anna", reasons, 5)
+        await recorder.wait_for_group("logged", state="Empty")  # without heartbeats
+
+    side_by_side(sides.ports, scenario)
+    kafkas = (sides.directory / "kafka/kafka.log").read_text()
+    ours = (sides.directory / "ottla/broker.log").read_text()
+    said = {
+        "Apache Kafka": re.findall(r"INFO GroupCoordinator \[GroupCoordinator 0\]: (.* logged .*)", kafkas),
+        "Ottla": re.findall(r"INFO +ottla\.coordinators\.\w+: (.* logged .*)", ours),
+    }
+    compare(
+        {
+            name: {"lines": [without_ids(line) for line in lines if "unknown member id joins" not in line]}
+            for name, lines in said.items()
+        }
+    )
+    assert len(said["Ottla"]) > 10
+
+
+def without_ids(line: str) -> str:
+    line = re.sub(r"MemberMetadata\(memberId=([^,]*),[^)]*\)+", r"\1", line)
+    line = re.sub(r"Some\((\w+)\)", r"\1", line)
+    return re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UUID", line).rstrip(".")
 
 
 def assignment(topic: str, partition: int) -> bytes:

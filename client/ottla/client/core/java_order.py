@@ -11,15 +11,15 @@ from collections.abc import Collection
 from typing import Final
 
 from ottla.client.core.types import TopicPartition
+from ottla.protocol.java_hash import INT32_MASK, string_hash
 
 _SMALLEST_TABLE: Final = 16
-_MASK: Final = 0xFFFF_FFFF
 
 
 def in_java_order(names: Collection[str]) -> list[str]:
     """The keys in the iteration order of a `HashMap` into which they were inserted in this order."""
     buckets = _buckets(len(names))
-    return sorted(names, key=lambda name: _spread(_hash(name)) & (buckets - 1))
+    return sorted(names, key=lambda name: _spread(string_hash(name) & INT32_MASK) & (buckets - 1))
 
 
 class JavaSet:
@@ -52,16 +52,8 @@ def _buckets(size: int) -> int:
     return buckets
 
 
-def _hash(text: str) -> int:
-    units = text.encode("utf-16-be")
-    value = 0
-    for at in range(0, len(units), 2):
-        value = (31 * value + (units[at] << 8 | units[at + 1])) & _MASK
-    return value
-
-
 def _hash_of_place(place: TopicPartition) -> int:
-    return (31 * (31 + place.partition) + _hash(place.topic)) & _MASK
+    return (31 * (31 + place.partition) + string_hash(place.topic)) & INT32_MASK
 
 
 def _spread(value: int) -> int:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-_INT32: Final = 0xFFFF_FFFF
+from ottla.protocol.java_hash import INT32_MASK, absolute, as_int32, string_hash
+
 _INT64: Final = 0xFFFF_FFFF_FFFF_FFFF
-_SIGN: Final = 0x8000_0000
 
 
 class Partitioner(Protocol):
@@ -29,7 +29,7 @@ class DefaultPartitioner:
 
     def partition(self, key: Any, partitions: int) -> int:
         """The partition of a key. Raises TypeError for a key of another type."""
-        return _abs(java_hash(key)) % partitions
+        return absolute(java_hash(key)) % partitions
 
 
 class ByteArrayPartitioner:
@@ -40,30 +40,22 @@ class ByteArrayPartitioner:
 
     def partition(self, key: Any, partitions: int) -> int:
         """The partition of a key. Raises TypeError for a key of another type."""
-        return _abs(java_hash(key)) % partitions
+        return absolute(java_hash(key)) % partitions
 
 
 def java_hash(key: object) -> int:
     """Java's hashCode of a String, Boolean, Integer or Long, or Arrays.hashCode of bytes; signed."""
     if isinstance(key, str):
-        units = key.encode("utf-16-be", "surrogatepass")
-        value = 0
-        for at in range(0, len(units), 2):
-            value = 31 * value + (units[at] << 8 | units[at + 1]) & _INT32
-    elif isinstance(key, bytes | bytearray | memoryview):
+        return string_hash(key)
+    if isinstance(key, bytes | bytearray | memoryview):
         value = 1
         for byte in bytes(key):
-            value = 31 * value + (byte if byte < 0x80 else byte - 0x100) & _INT32
+            value = 31 * value + (byte if byte < 0x80 else byte - 0x100) & INT32_MASK
     elif isinstance(key, bool):
         value = 1231 if key else 1237
     elif isinstance(key, int) and -(2**63) <= key < 2**63:
         wide = key & _INT64
-        value = key & _INT32 if -(2**31) <= key < 2**31 else (wide ^ wide >> 32) & _INT32
+        value = key & INT32_MASK if -(2**31) <= key < 2**31 else (wide ^ wide >> 32) & INT32_MASK
     else:
         raise TypeError(f"a key of type {type(key).__name__} has no Java hash code: set partitioner.class")
-    return value - 2 * _SIGN if value & _SIGN else value
-
-
-def _abs(value: int) -> int:
-    """Kafka's Utils.abs: 0 for the smallest 32-bit integer, which has no positive counterpart."""
-    return 0 if value == -_SIGN else abs(value)
+    return as_int32(value)
