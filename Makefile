@@ -13,6 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 setup: $(READY)
 
 $(READY): pyproject.toml requirements/dev.txt
+	@echo "Creating $(VENV), 2 GB on disk. pip prints nothing for some minutes: PySpark alone is a download of 400 MB."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .

@@ -223,6 +223,7 @@ def console(
         http=CertifyingProtocol,
         access_log=False,
         log_config=None,
+        log_level="warning",  # uvicorn's; the line below says that the console serves
         server_header=False,
         proxy_headers=False,
         h11_max_incomplete_event_size=64 * 1024,
@@ -246,7 +247,11 @@ class _Server(uvicorn.Server):
         self._scheme = scheme
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        await super().startup(sockets)  # type: ignore[arg-type]
+        try:
+            await super().startup(sockets)  # type: ignore[arg-type]
+        except SystemExit:  # uvicorn has logged why it cannot listen
+            click.echo("ottla console: --port chooses another port (0: any free one)", err=True)
+            raise
         for server in self.servers if self.started else ():
             for socket in server.sockets:
                 address, port = socket.getsockname()[:2]

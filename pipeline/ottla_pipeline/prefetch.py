@@ -50,6 +50,7 @@ def prefetch() -> list[str]:
     """Paths of the packages' jars, downloaded if necessary. Raises JavaMissing if Spark cannot start."""
     jars = prefetched_jars()
     if jars is None:
+        click.echo("prefetch: downloads Spark's connectors from Maven Central (80 MB); the log is Spark's")
         session = build_session("ottla-prefetch", master="local[1]", memory="512m", packages=EXTRAS)
         urls = session.conf.get("spark.jars") or ""
         session.stop()
@@ -78,6 +79,7 @@ def create_class_archive() -> Path | None:
             archive.parent.mkdir(exist_ok=True)
         except PermissionError:
             return None
+        click.echo("prefetch: creates the archive of Spark's classes; on a busy machine, that takes minutes")
         part = archive.with_suffix(f".{os.getpid()}.part")
         command = [sys.executable, "-m", "ottla_pipeline.prefetch", WRITE_ARCHIVE, str(part)]
         run = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
