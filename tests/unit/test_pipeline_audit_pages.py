@@ -58,6 +58,8 @@ def test_a_page_is_drawn_without_windows_and_with_more_than_it_shows() -> None:
 
 def test_the_line_tells_what_differs() -> None:
     assert FOUND.line() == "missing: brokers 10 of 10; lake 9 of 10, 1 missing"
+    pending = replace(FOUND, verdict="pending", rows=[WHOLE, replace(LOSS, status="pending", samples=())])
+    assert pending.line() == "pending: brokers 10 of 10; lake 9 of 10, 1 not read yet"
 
 
 def test_prometheus_gets_records_and_windows() -> None:

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ottla_pipeline.completeness.verdicts import COMPLETE, STATUSES, TierRule, WindowVerdict
+from ottla_pipeline.completeness.verdicts import COMPLETE, PENDING, STATUSES, TierRule, WindowVerdict
 
 HTML_ROWS_MAX: Final = 500
 KINDS: Final = (
@@ -69,10 +69,16 @@ class AuditResult:
         return not same or self.at_ms - other.at_ms >= age_s * 1000
 
     def line(self) -> str:
-        """The verdict and the sums of each tier, in one line."""
+        """The verdict and the sums of each tier, in one line. While it is pending, what is missing may still
+        be read."""
+        pending = self.verdict == PENDING
         parts = []
         for tier, total in self.totals().items():
-            differences = [f"{total[kind]:,} {kind}" for kind in KINDS[2:] if total[kind]]
+            differences = [
+                f"{total[kind]:,} {'not read yet' if pending and kind == 'missing' else kind}"
+                for kind in KINDS[2:]
+                if total[kind]
+            ]
             parts.append(
                 f"{tier} {total['counted']:,} of {total['acknowledged']:,}"
                 + "".join(map(", {}".format, differences))
