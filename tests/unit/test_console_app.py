@@ -47,6 +47,7 @@ EVERY_PAGE = (
     "/c/test/quotas/edit?user=anna",
     "/c/test/topics/topic-00001/producers",
     "/c/test/transactions",
+    "/c/test/transactions/held",
     "/c/test/transaction?id=payments-1",
     "/c/test/reassignments",
     "/c/test/brokers",

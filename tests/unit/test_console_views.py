@@ -16,8 +16,10 @@ from ottla.client.admin_types import (
     ConfigEntry,
     ConfigSynonym,
     GroupListing,
+    ListedOffset,
     LogDirDescription,
     ProducerState,
+    QuotaEntity,
     Reassignment,
     ReplicaInfo,
     TopicDescription,
@@ -36,18 +38,22 @@ from ottla.security.acls import (
 )
 from ottla_console.cluster.collector import pause_s
 from ottla_console.cluster.credentials import Password
-from ottla_console.cluster.problems import Kind, Need, problem_of
+from ottla_console.cluster.problems import Kind, Need, Problem, problem_of
 from ottla_console.cluster.rates import Counts, History, Point, point_between
 from ottla_console.cluster.snapshot import Part, Snapshot
+from ottla_console.pages.acls.view import acls_of
 from ottla_console.pages.brokers.list_view import list_of as brokers_list
 from ottla_console.pages.groups.view import groups_of
 from ottla_console.pages.overview.view import overview_of
 from ottla_console.pages.partitions.view import partitions_of
+from ottla_console.pages.quotas.view import quotas_of
 from ottla_console.pages.reassignments.view import reassignments_of
 from ottla_console.pages.topics import favourites
 from ottla_console.pages.topics.topic_view import permitted
 from ottla_console.pages.topics.view import topics_of
 from ottla_console.pages.transactions.view import (
+    held_back,
+    held_of,
     ids_of,
     ongoing,
     producers_of,
@@ -89,7 +95,7 @@ FULL = {0: (LogDirDescription("/data", None, 100, 5, {}),)}
         ({"topics": {"b": BEHIND}}, "warn", "3 partitions not in sync"),
         ({"topics": {"a": NO_LEADER, "b": BEHIND}}, "alarm", "3 partitions offline"),
         ({"cluster": ClusterDescription("id", -1, NODES)}, "alarm", "No controller"),
-        ({"cluster": ClusterDescription("id", 1, NODES[:2])}, "warn", "1 broker away: 2"),
+        ({"cluster": ClusterDescription("id", 1, NODES[:2])}, "warn", "Broker 2 is away"),
         ({"log_dirs": FULL}, "warn", "The disk of broker 0 is over 90 % full"),
         ({"cluster": None}, "unknown", "Asking the brokers"),
         ({"topics": None}, "unknown", "The topics are not known"),
@@ -216,6 +222,73 @@ def test_the_producer_whose_transaction_began_first_holds_the_last_stable_offset
     held = [(row.partition, row.state.producer_id, row.waiting, row.transactional_id) for row in view.holding]
     assert held == [(0, 8, 30, "payments-1")]
     assert [row.state.producer_id for row in view.table.rows][:2] == [8, 7]
+
+
+def test_a_transaction_hangs_if_its_coordinator_does_not_know_of_it_and_it_is_quiet() -> None:
+    def producer(id_: int, at_ms: int = 0) -> tuple[ProducerState, ...]:
+        return (ProducerState(id_, 0, 5, at_ms, 0, 10),)
+
+    ids = {1: "Empty", 2: "Ongoing", 3: "PrepareCommit", 4: "Ongoing", 5: "CompleteAbort"}
+    listed = Part({0: tuple(TransactionListing(f"id-{n}", n, state) for n, state in ids.items())}, (), 1)
+    described = {
+        f"id-{n}": TransactionDescription(BROKER, "Ongoing", n, 0, 60_000, 1, (tp("a", n),)) for n in (2, 4)
+    }
+    producers = {tp("a", n): producer(n) for n in (1, 2, 3, 5, 6)}
+    producers |= {tp("a", 0): producer(1, at_ms=99_000), tp("a", 9): producer(4), tp("a", 8): ()}
+    held = dict.fromkeys([*producers], (10, 25))
+
+    def hanging(listed: Part[Any]) -> set[int]:
+        table = held_of(held, Part(producers, (), 1), listed, Part(described, (), 1), 100_000, Query(rows=99))
+        assert {row.waiting for row in table.rows} == {15}
+        return {row.partition for row in table.rows if row.hangs}
+
+    assert hanging(listed) == {1, 5, 6, 9}
+    unknown = replace(listed, problems=(Problem(Kind.UNREACHABLE, "broker 1", "it is away"),))
+    assert hanging(unknown) == set(), "a coordinator that is away may know the transaction"
+
+
+def test_a_partition_is_held_back_if_its_last_stable_offset_is_behind_the_high_watermark() -> None:
+    def offsets(**found: int) -> Part[dict[TopicPartition, ListedOffset]]:
+        return Part({tp(name): ListedOffset(offset, -1, 0) for name, offset in found.items()}, (), 1)
+
+    assert held_back(offsets(a=9, b=9, c=9), offsets(a=9, b=4)) == {tp("b"): (4, 9)}
+
+
+def test_a_partition_with_fewer_replicas_in_sync_than_it_needs_refuses_records() -> None:
+    behind = TOPIC("b", isr=(0, 1))
+    view = partitions_of(snapshot(topics={"b": behind, "c": replace(behind, name="c")}), Query(), 1, {"c": 3})
+    assert {(row.topic, row.refuses) for row in view.table.rows} == {("b", False), ("c", True)}
+    assert view.table.rows[0].topic == "c", "those that refuse records come first"
+    assert view.refusing == sum(row.topic == "c" for row in view.table.rows)
+
+
+def test_the_quotas_of_a_user_are_its_own_and_those_of_others_that_can_apply() -> None:
+    entities = (
+        {"user": "anna"},
+        {"user": "boris"},
+        {"user": None},
+        {"client-id": "etl"},
+        {"ip": "10.0.0.1"},
+        {"user": "anna", "client-id": None},
+    )
+    found = Part({QuotaEntity(each): {"producer_byte_rate": 1.0} for each in entities}, (), 1)
+    rows = quotas_of(found, Query(others={"user": "anna"})).table.rows
+    assert {row.name for row in rows} == {
+        "user anna",
+        "each other user",
+        "client id etl",
+        "user anna, each other client id",
+    }
+
+
+def test_the_acls_of_a_principal_are_its_own_and_those_of_all_users() -> None:
+    def acl(principal: str) -> AclBinding:
+        entry = Entry(principal, "*", Operation.READ, Permission.ALLOW)
+        return AclBinding(ResourcePattern(ResourceType.TOPIC, "orders"), entry)
+
+    found = Part([acl(each) for each in ("User:anna", "User:annabel", "User:*")], (), 1)
+    view = acls_of(found, Query(others={"principal": "User:anna"}), unsecured=False)
+    assert [each.entry.principal for each in view.table.rows] == ["User:*", "User:anna"]
 
 
 def test_partitions_that_are_not_in_sync_know_since_when_as_far_as_the_console_has_looked() -> None:
@@ -497,6 +570,10 @@ def test_settings_of_the_topic_come_first_and_show_what_they_replace() -> None:
         ("ssl.key", None, None, False),
         ("cleanup.policy", "delete", None, False),
     ]
+    assert rows[0].default_source == ""
+    inherited = (ConfigSynonym("retention.ms", "5", 1), ConfigSynonym("log.retention.ms", "5", 3))
+    [row] = settings_table({"retention.ms": ConfigEntry("5", 1, synonyms=inherited)}, Query()).rows
+    assert (row.default, row.default_source) == ("5", "all brokers, dynamic")
 
 
 @pytest.mark.parametrize(

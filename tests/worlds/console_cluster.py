@@ -31,6 +31,7 @@ from ottla.client.admin_types import (
     GroupDescription,
     GroupListing,
     GroupMember,
+    ListedOffset,
     LogDirDescription,
     Node,
     OffsetToCommit,
@@ -111,6 +112,8 @@ class FakeCluster:
             NODES[0], "Ongoing", 4000, 1, 60_000, 5_000, (TopicPartition("topic-00001", 0),)
         )
         self.transactions = {"payments-1": began}
+        self.held: dict[TopicPartition, int] = {}
+        """The last stable offsets that are behind the high watermark."""
         self.passwords: dict[str, str] = {}
         """Of users; with any, the cluster needs a log-in."""
         self.tokens: dict[str, DelegationToken] = {}
@@ -279,6 +282,20 @@ class FakeAdmin:
     async def end_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
         ends = self._called("end_offsets").ends
         return {tp: ends[tp] for each in partitions if (tp := TopicPartition(*each)) in ends}
+
+    async def list_offsets(
+        self, specs: Any, *, isolation_level: str = "read_uncommitted"
+    ) -> Results[TopicPartition, ListedOffset]:
+        """Of LATEST; `held` has last stable offsets."""
+        cluster = self._called("list_offsets")
+        stable = cluster.held if isolation_level == "read_committed" else {}
+        return Results(
+            {
+                tp: ListedOffset(stable.get(tp, cluster.ends[tp]), -1, 0)
+                for each in specs
+                if (tp := TopicPartition(*each)) in cluster.ends
+            }
+        )
 
     async def start_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
         starts = self._called("start_offsets").starts

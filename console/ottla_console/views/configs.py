@@ -30,7 +30,9 @@ class SettingRow:
     value: str | None
     source: int
     default: str | None
-    """What it would be without the topic's own value."""
+    """What it would be without this value; None: this value is the default."""
+    default_source: str
+    """Where that would come from; empty for Kafka's default."""
     sensitive: bool
     documentation: str
 
@@ -83,12 +85,14 @@ def changed(entries: Mapping[str, ConfigEntry]) -> int:
 
 
 def _row(name: str, entry: ConfigEntry) -> SettingRow:
-    inherited = [each.value for each in entry.synonyms if each.source != entry.source]
+    inherited = [each for each in entry.synonyms if each.source != entry.source]
+    below = inherited[0].source if inherited else DEFAULT_SOURCE
     return SettingRow(
         name,
         None if entry.sensitive else entry.value,
         entry.source,
-        inherited[0] if inherited else None,
+        inherited[0].value if inherited else None,
+        "" if below == DEFAULT_SOURCE else SOURCES.get(below, "unknown"),
         entry.sensitive,
         entry.documentation or "",
     )

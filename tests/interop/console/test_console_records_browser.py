@@ -120,17 +120,31 @@ def test_a_record_is_found_by_its_key_and_time_and_the_link_can_be_shared(visito
 
 
 def test_a_filter_by_json_path_is_saved_in_the_browser_and_used_again(visitor: Visitor) -> None:
-    page = visitor.visit("/c/it/topics/orders/records?path=$.customer.id&equals=3&rows=100")
-    expect(page.locator("table.records tbody tr")).to_have_count(57)
+    page = visitor.visit("/c/it/topics/orders/records?rows=100")
+    page.get_by_text("Filter", exact=True).click()
+    page.get_by_label("JSON path").fill("$.customer.id")
+    page.get_by_label("equals").fill("3")
     page.get_by_label("Save as").fill("customer 3")
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_label("Saved filters")).to_have_value("customer 3")
+    expect(page.locator("table.records tbody tr")).to_have_count(57)
     visitor.check("saved")
     page = visitor.visit("/c/it/topics/orders/records?rows=100")
     page.get_by_text("Filter", exact=True).click()
     page.get_by_label("Saved filters").select_option("customer 3")
     expect(page.locator("table.records tbody tr")).to_have_count(57)
     assert "equals=3" in page.url
+
+
+def test_the_link_of_the_newest_records_shows_them_also_when_there_are_newer_ones(visitor: Visitor) -> None:
+    page = visitor.visit("/c/it/topics/orders/records")
+    shown = ids(page)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("link", name="Copy link").click()
+    expect(page.get_by_role("link", name="Link copied")).to_be_visible()
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert "at=" in link
+    assert ids(visitor.visit(link)) == shown
 
 
 def test_a_masked_field_is_on_no_page(visitor: Visitor) -> None:

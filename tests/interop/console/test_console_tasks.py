@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from playwright.sync_api import Browser, Page, expect
 
-from ottla.client.admin_types import PartitionDescription
+from ottla.client.admin_types import PartitionDescription, TopicPartition
 from ottla.local.processes import wait_until
 from ottla.security.acls import AclBinding, Entry, Operation, Permission, ResourcePattern, ResourceType
 from tests.judges.browser import Visitor, chromium
@@ -36,6 +36,7 @@ def cluster() -> FakeCluster:
     broker 2 leads the busy topic-00000."""
     made = FakeCluster()
     made.kubernetes = FakeKubernetes()
+    made.credentials["shop"] = {"SCRAM-SHA-512": 4096}
     made.topics["topic-00002"] = made.topic("topic-00002", isr=(0, 1))
     busy = tuple(PartitionDescription(p, 2, 1, (0, 1, 2), (0, 1, 2)) for p in range(3))
     made.topics["topic-00000"] = made.topics["topic-00000"].__class__(
@@ -125,6 +126,29 @@ def test_which_producer_holds_the_last_stable_offset_back(visitor: Visitor) -> N
     expect(notice).to_contain_text("producer 4000, payments-1")
     expect(notice).to_contain_text("wait for 988 records")
     visitor.check("producers")
+
+
+def test_which_transaction_hangs(visitor: Visitor, cluster: FakeCluster) -> None:
+    known, unknown = TopicPartition("topic-00001", 0), TopicPartition("topic-00002", 1)
+    cluster.held |= {known: 12, unknown: 12}
+    follow(visitor.page, "Transactions", "Which partitions do transactions hold back, and does one hang?")
+    rows = visitor.page.locator("tbody tr")
+    expect(rows.first).to_contain_text("topic-00002")
+    expect(rows.first).to_contain_text("hangs")
+    expect(rows.nth(1)).to_contain_text("open")
+    expect(visitor.page.locator(".notice")).to_contain_text(
+        "ottla transactions abort --topic topic-00002 --partition 1 --start-offset 12"
+    )
+    visitor.check("held")
+
+
+def test_what_may_a_user_do_and_what_quota_does_it_have(visitor: Visitor) -> None:
+    follow(visitor.page, "Users")
+    visitor.page.get_by_role("link", name="ACLs of").first.click()
+    expect(visitor.page.get_by_text("Those that apply to")).to_be_visible()
+    follow(visitor.page, "its quotas")
+    expect(visitor.page.get_by_text("Those that can apply to user")).to_be_visible()
+    visitor.check("quotas")
 
 
 def test_which_broker_is_hottest(visitor: Visitor, cluster: FakeCluster) -> None:

@@ -31,7 +31,7 @@ _ALTER = Need(Operation.ALTER, ResourceType.CLUSTER)
 async def show_list(ctx: Context) -> Response:
     found = await _read(ctx)
     unsecured = any(each.kind is Kind.UNSUPPORTED for each in found.problems)
-    view = acls_of(found, ctx.query("kind", "operation", "permission"), unsecured=unsecured)
+    view = acls_of(found, ctx.query("kind", "operation", "permission", "principal"), unsecured=unsecured)
     return ctx.render("acls/list.html", view)
 
 

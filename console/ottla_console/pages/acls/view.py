@@ -57,6 +57,8 @@ class Acls:
     kind: str
     operation: str
     permission: str
+    principal: str
+    """Only those that apply to this principal; empty: all."""
     principals: int
     denials: int
     problems: tuple[Problem, ...]
@@ -76,21 +78,22 @@ OPERATIONS: Final = tuple(each.label for each in Operation if each >= Operation.
 
 
 def acls_of(found: Part[list[AclBinding]], query: Query, *, unsecured: bool) -> Acls:
-    """The list; the filters `kind`, `operation` and `permission` are of the query."""
+    """The list; the filters `kind`, `operation`, `permission` and `principal` are of the query."""
     everything = found.value or []
     kind, operation = query.other("kind"), query.other("operation")
-    permission = query.other("permission")
+    permission, principal = query.other("permission"), query.other("principal")
     rows = [
         acl
         for acl in everything
         if (not kind or acl.pattern.resource_type is KINDS.get(kind))
         and (not operation or acl.entry.operation.label == operation)
         and (not permission or acl.entry.permission.label == permission)
+        and (not principal or acl.entry.principal in (principal, ANYBODY))
     ]
     table = table_of(rows, COLUMNS, query, text=_searched, default_sort="principal")
     principals = len({acl.entry.principal for acl in everything})
     denials = sum(acl.entry.permission is Permission.DENY for acl in everything)
-    return Acls(table, kind, operation, permission, principals, denials, found.problems, unsecured)
+    return Acls(table, kind, operation, permission, principal, principals, denials, found.problems, unsecured)
 
 
 def _searched(acl: AclBinding) -> str:

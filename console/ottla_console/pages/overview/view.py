@@ -108,7 +108,8 @@ def state_of(snapshot: Snapshot, brokers: tuple[Broker, ...], resources: State |
         )
     if gone:
         which = formats.broker_ids(tuple(gone))
-        return Health("warn", f"{formats.count(len(gone), 'broker')} away: {which}", _behind(snapshot))
+        which = f"Broker {which} is" if len(gone) == 1 else f"Brokers {which} are"
+        return Health("warn", f"{which} away", _behind(snapshot))
     if snapshot.not_in_sync:
         return Health("warn", _behind(snapshot), "Some replicas are behind their leaders.")
     ready = resources.ready if resources else None

@@ -27,7 +27,7 @@ _ALTER = Need(Operation.ALTER_CONFIGS, ResourceType.CLUSTER)
 
 
 async def show_list(ctx: Context) -> Response:
-    return ctx.render("quotas/list.html", quotas_of(await _read(ctx), ctx.query()))
+    return ctx.render("quotas/list.html", quotas_of(await _read(ctx), ctx.query("user")))
 
 
 async def _read(ctx: Context) -> Part[dict[QuotaEntity, dict[str, float]]]:

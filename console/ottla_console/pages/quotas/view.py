@@ -136,6 +136,8 @@ class Quotas:
     """The list."""
 
     table: Table[QuotaRow]
+    user: str
+    """Only those that can apply to this user; empty: all."""
     problems: tuple[Problem, ...]
 
     @property
@@ -144,10 +146,13 @@ class Quotas:
 
 
 def quotas_of(found: Part[dict[QuotaEntity, dict[str, float]]], query: Query) -> Quotas:
+    """The list; with `user`, the quotas of this user, of each other user and of client ids."""
     rows = [QuotaRow(entity, values) for entity, values in (found.value or {}).items() if values]
-    return Quotas(
-        table_of(rows, COLUMNS, query, text=lambda row: row.name, default_sort="entity"), found.problems
-    )
+    user = query.other("user")
+    if user:
+        rows = [row for row in rows if "ip" not in row.entity and row.entity.get("user") in (user, None)]
+    table = table_of(rows, COLUMNS, query, text=lambda row: row.name, default_sort="entity")
+    return Quotas(table, user, found.problems)
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,6 +276,8 @@ class Records:
     older: str
     """The link to the older records; empty if there are none."""
     newer: str
+    same: str
+    """The link that shows the same records later, too; empty for a live tail."""
     go_on: str
     """The link that continues a scan which has reached its limit."""
     notes: Sequence[str]
@@ -360,6 +362,7 @@ def records_of(
         total,
         choice.page_link(found.low, older=True) if older and not choice.live else "",
         choice.page_link(found.high, older=False) if newer and not choice.live else "",
+        "" if choice.live else choice.page_link(plan.offsets, older=plan.older),
         choice.page_link(position, older=plan.older) if limited and left and not choice.live else "",
         (*choice.mistakes, *plan.notes, *notes),
         problems,

@@ -295,6 +295,7 @@ class Blocker:
     host: str
     member: str
     topics: tuple[str, ...]
+    static: bool
 
 
 def blockers(group: GroupDescription | None) -> tuple[Blocker, ...]:
@@ -307,6 +308,7 @@ def blockers(group: GroupDescription | None) -> tuple[Blocker, ...]:
             member.host,
             member.group_instance_id or member.member_id,
             tuple(sorted({tp.topic for tp in member.partitions})),
+            bool(member.group_instance_id),
         )
         for member in group.members
     )

@@ -17,7 +17,7 @@ TARGETS: Final[tuple[tuple[Target, str, str], ...]] = (
     (Target.EARLIEST, "Earliest", "the first record that is kept"),
     (Target.LATEST, "Latest", "only records that are written from now on"),
     (Target.TIME, "Time", "UTC: the first record of this time or later"),
-    (Target.DURATION, "Ago", "the first record since then"),
+    (Target.DURATION, "Before now", "the first record since then"),
     (Target.SHIFT, "Shift by", "records; a negative number goes back"),
     (Target.OFFSET, "Offset", "the same in each partition"),
     (Target.CURRENT, "Present offsets", "to edit them one by one"),

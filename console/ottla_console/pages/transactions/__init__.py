@@ -1,4 +1,5 @@
-"""Transactions: transactional ids with their state, one of them with its partitions; producers of a topic."""
+"""Transactions: transactional ids with their state, one of them with its partitions; the partitions that open
+and hanging transactions hold back; producers of a topic."""
 
 from __future__ import annotations
 
@@ -7,14 +8,17 @@ from typing import Final
 
 from starlette.responses import Response
 
-from ottla.client.admin_types import TransactionDescription
+from ottla.client.admin_types import OffsetSpec, TransactionDescription
 from ottla.security.acls import Operation, ResourceType
 from ottla_console.cluster.problems import Need
 from ottla_console.cluster.snapshot import Part
 from ottla_console.pages.transactions.view import (
     PARTITIONS_MAX,
+    Held,
     Listed,
     Producing,
+    held_back,
+    held_of,
     ids_of,
     ongoing,
     producers_of,
@@ -40,6 +44,49 @@ async def show_list(ctx: Context) -> Response:
     return ctx.render(
         "transactions/list.html", transactions_of(listed, described, ctx.now_ms(), ctx.query("state"))
     )
+
+
+async def show_held(ctx: Context) -> Response:
+    """The partitions whose last stable offset is behind the high watermark, with what holds it back; a
+    hanging transaction is among them, which the list of transactional ids does not show."""
+    snapshot, reader = await ctx.snapshot("topics"), ctx.reader
+    wanted = {
+        (topic.name, each.partition): OffsetSpec.LATEST
+        for topic in snapshot.known_topics.values()
+        for each in topic.partitions
+        if each.leader >= 0
+    }
+    # In this order: a log that grows between the two is not held back.
+    ends, stable = [
+        await reader.read_each(
+            reader.admin.list_offsets(wanted, isolation_level=isolation),
+            lambda tp: f"the offsets of {tp.topic}-{tp.partition}",
+            lambda tp: Need(Operation.DESCRIBE, ResourceType.TOPIC, tp.topic),
+            title="the last stable offsets",
+        )
+        for isolation in ("read_uncommitted", "read_committed")
+    ]
+    held = held_back(ends, stable)
+    listed: Part[Listed] = Part()
+    producers: Part[Producing] = Part()
+    described: Part[dict[str, TransactionDescription]] = Part()
+    if held:
+        producers = await reader.read_each(
+            reader.admin.describe_producers([*held][:PARTITIONS_MAX]),
+            lambda tp: f"the producers of {tp.topic}-{tp.partition}",
+            lambda tp: Need(Operation.READ, ResourceType.TOPIC, tp.topic),
+            title="the producers",
+        )
+        listed = await reader.read_each(
+            reader.admin.list_transactions(),
+            lambda broker: f"the transactions that broker {broker} coordinates",
+            title="the transactions",
+        )
+        described = await _describe(ctx, ongoing(listed)[:DESCRIBED_MAX])
+    read = (ends, stable, producers, listed, described)
+    problems = tuple(each for part in read for each in part.problems)
+    view = Held(held_of(held, producers, listed, described, ctx.now_ms(), ctx.query()), len(held), problems)
+    return ctx.render("transactions/held.html", view)
 
 
 async def show(ctx: Context) -> Response:
@@ -103,6 +150,7 @@ async def show_producers(ctx: Context) -> Response:
 
 PAGES = (
     Page("transactions", show_list, "Transactions", nav=Nav("Data", "Transactions", 30)),
+    Page("transactions/held", show_held, "Held back by transactions", under="transactions"),
     Page("transaction", show, "Transaction", under="transactions", keep=("id",)),
     Page(
         "topics/{name}/producers",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from ottla.client.admin_types import (
+    ListedOffset,
     ProducerState,
     TopicPartition,
     TransactionDescription,
@@ -17,6 +19,8 @@ from ottla_console.cluster.snapshot import Part
 from ottla_console.views.tables import Column, Query, Table, table_of
 
 ONGOING: Final = "Ongoing"
+ENDING: Final = frozenset({"PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
+"""The states of transactions whose markers are being written."""
 
 PARTITIONS_MAX: Final = 200
 """Of a transaction, on its page."""
@@ -24,6 +28,11 @@ PARTITIONS_MAX: Final = 200
 Listed = Mapping[int, tuple[TransactionListing, ...]]
 Producing = dict[TopicPartition, tuple[ProducerState, ...]]
 """The producers of partitions."""
+
+
+QUIET_MS_MIN: Final = 60_000
+"""A transaction without a record for so long hangs if its coordinator does not know it; a younger one may be
+about to begin or to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +160,111 @@ def transaction_of(
 def ids_of(listed: Part[Listed]) -> dict[int, str]:
     """The transactional ids by producer id."""
     return {row.producer_id: row.transactional_id for some in (listed.value or {}).values() for row in some}
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRow:
+    """A partition that a transaction holds back."""
+
+    topic: str
+    partition: int
+    offset: int
+    """Where the transaction begins in it: its last stable offset."""
+    waiting: int
+    """Records from there on, which consumers of read_committed do not get yet."""
+    producer_id: int | None
+    """None: not known."""
+    transactional_id: str
+    """Empty: not known."""
+    quiet_ms: int | None
+    """Since the producer's last record in the partition."""
+    hangs: bool
+    """Its coordinator does not know of the transaction, so that nothing ends it."""
+
+    @property
+    def command(self) -> str:
+        """What ends a hanging transaction."""
+        place = f"--topic {shlex.quote(self.topic)} --partition {self.partition}"
+        return f"ottla transactions abort {place} --start-offset {self.offset}"
+
+
+HELD: Final[tuple[Column[HeldRow], ...]] = (
+    Column("topic", "Topic", lambda row: (row.topic.casefold(), row.partition)),
+    Column("partition", "Partition", lambda row: row.partition, numeric=True),
+    Column("state", "Transaction", lambda row: (not row.hangs, -(row.quiet_ms or 0))),
+    Column("id", "Transactional id", lambda row: row.transactional_id.casefold()),
+    Column("producer", "Producer id", lambda row: row.producer_id, numeric=True),
+    Column("quiet", "Last record", lambda row: row.quiet_ms, numeric=True, hint="Time since its last record"),
+    Column("offset", "From offset", lambda row: row.offset, numeric=True),
+    Column("waiting", "Records held back", lambda row: row.waiting, numeric=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The partitions that transactions hold back."""
+
+    table: Table[HeldRow]
+    partitions: int
+    problems: tuple[Problem, ...]
+
+    @property
+    def hanging(self) -> tuple[HeldRow, ...]:
+        return tuple(row for row in self.table.rows if row.hangs)
+
+
+Offsets = Part[dict[TopicPartition, ListedOffset]]
+
+
+def held_back(ends: Offsets, stable: Offsets) -> dict[TopicPartition, tuple[int, int]]:
+    """The last stable offset and the high watermark of the partitions where they differ."""
+    found = stable.value or {}
+    return {
+        tp: (found[tp].offset, end.offset)
+        for tp, end in (ends.value or {}).items()
+        if tp in found and found[tp].offset < end.offset
+    }
+
+
+def held_of(
+    held: Mapping[TopicPartition, tuple[int, int]],
+    producers: Part[Producing],
+    listed: Part[Listed],
+    described: Part[dict[str, TransactionDescription]],
+    now_ms: int,
+    query: Query,
+) -> Table[HeldRow]:
+    """`described`: of the ongoing transactions."""
+    known = {row.producer_id: row for some in (listed.value or {}).values() for row in some}
+
+    def unknown_to_its_coordinator(producer_id: int, partition: TopicPartition) -> bool:
+        listing = known.get(producer_id)
+        if listed.value is None or listed.problems:
+            return False  # it may be among those that could not be read
+        if listing is None or listing.state not in (ONGOING, *ENDING):
+            return True
+        description = (described.value or {}).get(listing.transactional_id)
+        return (
+            listing.state == ONGOING and description is not None and partition not in description.partitions
+        )
+
+    rows = []
+    for tp, (stable, end) in held.items():
+        states = (producers.value or {}).get(tp, ())
+        first = next((each for each in states if each.transaction_start_offset == stable), None)
+        if first is None:
+            rows.append(HeldRow(tp.topic, tp.partition, stable, end - stable, None, "", None, False))
+            continue
+        quiet_ms = max(0, now_ms - first.last_timestamp_ms)
+        hangs = quiet_ms >= QUIET_MS_MIN and unknown_to_its_coordinator(first.producer_id, tp)
+        listing = known.get(first.producer_id)
+        id_ = listing.transactional_id if listing is not None else ""
+        rows.append(
+            HeldRow(tp.topic, tp.partition, stable, end - stable, first.producer_id, id_, quiet_ms, hangs)
+        )
+    return table_of(
+        rows, HELD, query, text=lambda row: f"{row.topic} {row.transactional_id}", default_sort="state"
+    )
 
 
 @dataclass(frozen=True, slots=True)

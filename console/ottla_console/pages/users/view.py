@@ -34,7 +34,7 @@ class UserRow:
 COLUMNS: Final[tuple[Column[UserRow], ...]] = (
     Column("name", "User", lambda row: row.name.casefold()),
     Column("credentials", "Credentials", lambda row: row.credentials),
-    Column("rights", "Rights"),
+    Column("rights", "May do"),
     Column("actions", ""),
 )
 

@@ -21,6 +21,17 @@ document.addEventListener("htmx:before:request", (event) => {
   if (document.hidden || selecting || live.querySelector("details[open]:not([data-keeps])")) event.preventDefault();
 });
 
+// A link to copy; where a browser does not let it be copied, the link opens, and the address bar has it.
+document.addEventListener("click", (event) => {
+  const link = event.target.closest && event.target.closest("a[data-copy]");
+  if (!link || !navigator.clipboard || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  navigator.clipboard.writeText(link.href).then(
+    () => { link.textContent = "Link copied"; },
+    () => { location.href = link.href; },
+  );
+});
+
 // A field beside a radio button chooses it.
 document.addEventListener("input", (event) => {
   const choice = event.target.closest && event.target.closest("[data-choice]");

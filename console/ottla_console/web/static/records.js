@@ -68,7 +68,7 @@
     }
     write({ ...read(), [given]: current() });
     name.value = "";
-    show();
+    form.requestSubmit();
   });
   forget.addEventListener("click", () => {
     const saved = read();
