@@ -130,7 +130,7 @@ def spark_jars() -> Path:
     jars = Path(spec.origin).parent / "jars" if spec is not None and spec.origin else None
     if jars is None or not any(jars.glob("zookeeper-3*.jar")):
         raise ZooKeeperUnavailable(
-            "the embedded ZooKeeper comes with PySpark, which is not installed: pip install 'ottla[pipeline]'"
+            "the embedded ZooKeeper comes with PySpark, which is not installed: pip install pyspark==4.0.0"
         )
     return jars
 
