@@ -77,6 +77,28 @@ def test_a_killed_process_runs_nothing_more_not_even_its_finally_blocks(loop: Si
     loop.run(scenario())
 
 
+def test_finally_blocks_of_the_killed_run_at_the_end_and_find_the_loop() -> None:
+    """Without a running loop, asyncio.gather would make one that nothing closes."""
+    found: list[asyncio.AbstractEventLoop] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            found.append(asyncio.get_running_loop())
+
+    with closing(SimulatedLoop()) as loop:
+        victim = Process(loop, "victim")
+
+        async def scenario() -> None:
+            victim.create_task(work())
+            await asyncio.sleep(1)
+            victim.kill()
+
+        loop.run(scenario())
+    assert found == [loop]
+
+
 def test_tasks_and_timers_belong_to_the_process_that_made_them(loop: SimulatedLoop) -> None:
     seen: list[str] = []
 

@@ -401,15 +401,21 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.ready.clear()
         self._heap.clear()
         super().close()
-        with unheard():
-            for tasks in self.graveyard:
-                for task in list(tasks):
-                    _end_coroutine(task.get_coro())
-            self.graveyard.clear()
+        # As the running loop: without one, asyncio.gather makes a real loop, which nothing closes.
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        try:
+            with unheard():
+                for tasks in self.graveyard:
+                    for task in list(tasks):
+                        _end_coroutine(task.get_coro())
+                self.graveyard.clear()
+        finally:
+            asyncio._set_running_loop(before)
 
 
 def _end_coroutine(work: Any) -> None:
-    """Run the `finally` blocks of a killed coroutine, without a loop: here, and not when it is collected."""
+    """Run the `finally` blocks of a killed coroutine, in a closed loop, before it is collected."""
     for _ in range(CLOSE_ATTEMPTS_MAX):
         with suppress(BaseException):
             work.close()
