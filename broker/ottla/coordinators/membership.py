@@ -357,13 +357,14 @@ class Membership:
             error = group.validate_member(member_id, instance_id)
             if error is not ErrorCode.NONE:
                 return error, []
-        removal = f"Removing member {member_id} on LeaveGroup; {client_reason(reason)}"
+        clients = client_reason(reason)
+        removal = f"Removing member {member_id} on LeaveGroup; {clients}"
         self._rebalance.remove_and_rebalance(step, group, member_id, removal)
         logger.info(
             "Member %s has left group %s through explicit `LeaveGroup`; %s",
             member_id,
             group.group_id,
-            client_reason(reason),
+            clients,
         )
         return ErrorCode.NONE, step.effects
 

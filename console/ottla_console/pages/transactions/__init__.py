@@ -3,7 +3,7 @@ and hanging transactions hold back; producers of a topic."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from starlette.responses import Response
@@ -33,13 +33,7 @@ DESCRIBED_MAX: Final = 200
 
 async def show_list(ctx: Context) -> Response:
     """All transactional ids, and since when the transactions of some of them are open."""
-    reader = ctx.reader
-    listed = await reader.read_each(
-        reader.admin.list_transactions(),
-        lambda broker: f"the transactions that broker {broker} coordinates",
-        lambda _: Need(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
-        title="the transactions",
-    )
+    listed = await _listed(ctx, lambda _: Need(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID))
     described = await _describe(ctx, ongoing(listed)[:DESCRIBED_MAX])
     return ctx.render(
         "transactions/list.html", transactions_of(listed, described, ctx.now_ms(), ctx.query("state"))
@@ -71,17 +65,8 @@ async def show_held(ctx: Context) -> Response:
     producers: Part[Producing] = Part()
     described: Part[dict[str, TransactionDescription]] = Part()
     if held:
-        producers = await reader.read_each(
-            reader.admin.describe_producers([*held][:PARTITIONS_MAX]),
-            lambda tp: f"the producers of {tp.topic}-{tp.partition}",
-            lambda tp: Need(Operation.READ, ResourceType.TOPIC, tp.topic),
-            title="the producers",
-        )
-        listed = await reader.read_each(
-            reader.admin.list_transactions(),
-            lambda broker: f"the transactions that broker {broker} coordinates",
-            title="the transactions",
-        )
+        producers = await _producers(ctx, [*held][:PARTITIONS_MAX], "the producers")
+        listed = await _listed(ctx)
         described = await _describe(ctx, ongoing(listed)[:DESCRIBED_MAX])
     read = (ends, stable, producers, listed, described)
     problems = tuple(each for part in read for each in part.problems)
@@ -96,15 +81,29 @@ async def show(ctx: Context) -> Response:
     described = (found.value or {}).get(id_)
     producers: Part[Producing] = Part()
     if described is not None and described.partitions:
-        producers = await ctx.reader.read_each(
-            ctx.reader.admin.describe_producers(described.partitions[:PARTITIONS_MAX]),
-            lambda tp: f"the producers of {tp.topic}-{tp.partition}",
-            lambda tp: Need(Operation.READ, ResourceType.TOPIC, tp.topic),
-            title="where the transaction began in its partitions",
-        )
+        title = "where the transaction began in its partitions"
+        producers = await _producers(ctx, described.partitions[:PARTITIONS_MAX], title)
     part = Part(described, found.problems, found.taken_ms)
     view = transaction_of(id_, part, ctx.now_ms(), producers)
     return ctx.render("transactions/transaction.html", view, status=404 if view.missing else 200)
+
+
+async def _listed(ctx: Context, need: Callable[[int], Need] | None = None) -> Part[Listed]:
+    return await ctx.reader.read_each(
+        ctx.reader.admin.list_transactions(),
+        lambda broker: f"the transactions that broker {broker} coordinates",
+        need,
+        title="the transactions",
+    )
+
+
+async def _producers(ctx: Context, partitions: Sequence[tuple[str, int]], title: str) -> Part[Producing]:
+    return await ctx.reader.read_each(
+        ctx.reader.admin.describe_producers(partitions),
+        lambda tp: f"the producers of {tp.topic}-{tp.partition}",
+        lambda tp: Need(Operation.READ, ResourceType.TOPIC, tp.topic),
+        title=title,
+    )
 
 
 async def _describe(ctx: Context, ids: Sequence[str]) -> Part[dict[str, TransactionDescription]]:
@@ -123,19 +122,10 @@ async def show_producers(ctx: Context) -> Response:
     partitions = (
         [(ctx.name, each.partition) for each in topic.partitions if each.leader >= 0] if topic else []
     )
-    found = await ctx.reader.read_each(
-        ctx.reader.admin.describe_producers(partitions),
-        lambda tp: f"the producers of {tp.topic}-{tp.partition}",
-        lambda _: Need(Operation.READ, ResourceType.TOPIC, ctx.name),
-        title=f"the producers of {ctx.name}",
-    )
+    found = await _producers(ctx, partitions, f"the producers of {ctx.name}")
     listed: Part[Listed] = Part()
     if any(each.transaction_start_offset >= 0 for some in (found.value or {}).values() for each in some):
-        listed = await ctx.reader.read_each(
-            ctx.reader.admin.list_transactions(),
-            lambda broker: f"the transactions that broker {broker} coordinates",
-            title="the transactions",
-        )
+        listed = await _listed(ctx)
     view = producers_of(
         ctx.name,
         topic is not None and topic.internal,
