@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
 import struct
+import threading
+import warnings
 from collections.abc import Awaitable, Callable
 from typing import cast
 
@@ -19,7 +23,10 @@ from ottla.protocol.messages import (
     MetadataRequest,
     MetadataResponse,
 )
-from ottla.wire.connection import BrokerConnection, ConnectionLost, UnsupportedApi
+from ottla.security.clients import ClientSecurity
+from ottla.security.tls import TlsSettings, server_context
+from ottla.wire.connection import BrokerConnection, ConnectionLost, UnsupportedApi, close_all
+from tests.certificates import Authority
 
 Answer = Callable[[frames.RequestHeader], bytes | None]
 """None: silence; nothing: the end of the connection."""
@@ -266,3 +273,51 @@ def test_a_malformed_response_fails_its_request() -> None:
         assert not connection.closed
 
     asyncio.run(with_server(lambda header: struct.pack(">iiB", 5, header.correlation_id, 0), use))
+
+
+@pytest.mark.parametrize("responds", [True, False], ids=["the broker closes", "the broker is silent"])
+def test_a_tls_connection_is_closed_before_the_event_loop_ends(
+    responds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not responds:
+        monkeypatch.setattr("ottla.wire.connection._CLOSE_TIMEOUT_S", 0.1)
+    authority = Authority()
+    trusted = {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": authority.pem}
+    security = ClientSecurity.of_properties({"security.protocol": "SSL", **trusted})
+    broker = authority.sign("broker")
+    context = server_context(
+        TlsSettings.of(
+            {
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.key": broker.key_pem(),
+                "ssl.keystore.certificate.chain": broker.chain_pem,
+            }.get
+        )
+    )
+    end_of_test = threading.Event()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            accepted, _ = server.accept()
+            with context.wrap_socket(accepted, server_side=True) as connection:
+                (size,) = struct.unpack(">i", connection.recv(4))
+                connection.sendall(answer_versions(frames.parse_request_header(connection.recv(size))))
+                assert connection.recv(1) == b""  # the client's close_notify
+                end_of_test.wait(0.1 if responds else 30)
+
+        async def use() -> None:
+            host, port = server.getsockname()
+            await close_all([await BrokerConnection.open(host, port, security=security)])
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                asyncio.run(use())
+                gc.collect()
+        finally:
+            end_of_test.set()
+            thread.join()
+    assert [str(each.message) for each in warned] == []

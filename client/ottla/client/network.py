@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ from ottla.client.node_connections import (
     name_of,
 )
 from ottla.protocol.errors import KafkaError
-from ottla.wire.connection import BrokerConnection, ConnectionLost, UnsupportedApi
+from ottla.wire.connection import BrokerConnection, ConnectionLost, UnsupportedApi, close_all
 
 log = logging.getLogger(__name__)
 
@@ -359,21 +359,18 @@ class Network:
         for _, on_response, _ in waiting:
             self._call_later(on_response, problem)
 
-    def _tasks(self) -> Iterator[asyncio.Task[None]]:
-        for conn in self._node_connections.values():
-            if conn.opening is not None:
-                yield conn.opening
-
     async def close(self) -> None:
         """Close all connections; requests in flight fail with ConnectionLost."""
         self._closed = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        opening = list(self._tasks())
-        for conn in self._node_connections.values():
+        conns = list(self._node_connections.values())
+        opening = [conn.opening for conn in conns if conn.opening is not None]
+        for conn in conns:
             self._drop(conn, ConnectionLost("the client was closed"))
         if opening:
             await asyncio.gather(*opening, return_exceptions=True)
+        await close_all(conn.connection for conn in conns if conn.connection is not None)
 
 
 def _version(connection: BrokerConnection, unsent: UnsentRequest) -> int:

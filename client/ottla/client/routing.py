@@ -20,7 +20,7 @@ from ottla.environment import environment
 from ottla.protocol import messages as m
 from ottla.protocol.types import Message
 from ottla.security.clients import ClientSecurity
-from ottla.wire.connection import BrokerConnection, ConnectionLost, UnsupportedApi
+from ottla.wire.connection import BrokerConnection, ConnectionLost, UnsupportedApi, close_all
 
 
 class ClusterUnreachable(errors.RetriableError):
@@ -56,9 +56,8 @@ class Brokers:
         self._known_brokers: tuple[Node, ...] = ()
 
     async def close(self) -> None:
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
+        connections, self._connections = self._connections, {}
+        await close_all(connections.values())
 
     @property
     def timeout_ms(self) -> int:

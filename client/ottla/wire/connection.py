@@ -29,6 +29,7 @@ from ottla.wire.handshake import Prepare, SaslStep
 
 log = logging.getLogger(__name__)
 
+_CLOSE_TIMEOUT_S: Final = 1.0
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of 0 s: closing the socket resets the connection, and drops unsent bytes."""
 
@@ -44,6 +45,7 @@ class _Channel(asyncio.BufferedProtocol):
         self.loop = loop
         self.state = state
         self.opened: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()
         self.transport: asyncio.Transport | None = None
         self.timer_at = math.inf
         self._timeout_s = timeout_s
@@ -59,6 +61,7 @@ class _Channel(asyncio.BufferedProtocol):
         state = self.state
         self._handle(state.ended(exc))
         resolve(self.opened, ConnectionLost(str(state.lost)))
+        resolve(self.ended)
         if self._timer is not None:
             self._timer.cancel()
         if self._sasl_step is not None:
@@ -171,7 +174,7 @@ class BrokerConnection:
             try:
                 await channel.opened
             except BaseException:
-                connection.close()
+                connection.abort()
                 raise
         return connection
 
@@ -238,10 +241,26 @@ class BrokerConnection:
         self._state.close()
 
     def close(self) -> None:
-        """Close at once; requests in flight end with ConnectionLost."""
+        """Requests in flight end with ConnectionLost at once. The connection closes in the background, once
+        unsent bytes are sent; over TLS, once the broker has responded to the close_notify."""
         if self._channel.transport is not None:
             self._channel.transport.close()
         self._state.close()
+
+    async def wait_closed(self) -> None:
+        """After `close`: wait until the connection is closed, and abort it after 1 s."""
+        await asyncio.wait([self._channel.ended], timeout=_CLOSE_TIMEOUT_S)
+        if not self._channel.ended.done():
+            self.abort()
+
+
+async def close_all(connections: Iterable[BrokerConnection]) -> None:
+    """Close connections and wait until all of them are closed, so that the event loop may end."""
+    closing = list(connections)
+    for connection in closing:
+        connection.close()
+    if closing:
+        await asyncio.gather(*(connection.wait_closed() for connection in closing))
 
 
 def resolve(future: asyncio.Future[Any], outcome: Any = None) -> None:

@@ -48,7 +48,7 @@ from ottla.protocol import messages
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import by_topic
 from ottla.protocol.types import Message
-from ottla.wire.connection import BrokerConnection, ConnectionLost
+from ottla.wire.connection import BrokerConnection, ConnectionLost, close_all
 
 _FETCH_VERSION_MAX: Final = 10
 _VERSIONS_MAX: Final = {
@@ -342,8 +342,7 @@ class SimpleConsumer:
 
     async def _disconnect(self) -> None:
         connections, self._connections = self._connections, {}
-        for connection in connections.values():
-            connection.close()
+        await close_all(connections.values())
 
 
 def _check_version(version_id: int) -> None:
