@@ -51,13 +51,9 @@ def _anchor(title: str) -> str:
 
 
 def _root(module: str) -> click.Command:
-    """The command of a program: its module's `main`, or the group that `main` runs."""
-    found = import_module(module)
-    for name in ("main", "cli", "ottla", "registry", "pipeline"):
-        if isinstance(getattr(found, name, None), click.Command):
-            command: click.Command = getattr(found, name)
-            return command
-    raise LookupError(module)
+    found = import_module(module).main
+    assert isinstance(found, click.Command)
+    return found
 
 
 def _command(command: click.Command, path: list[str], level: int) -> Iterator[str]:
