@@ -86,6 +86,14 @@ def test_the_operators_chart_is_taken_by_the_api_server(
             },
             "configSecret replaces console.clusters",
         ),
+        (
+            "charts/ottla-cluster",
+            {
+                "console": {"enabled": True},
+                "spec": {"listeners": [{"name": "tls", "port": 9094, "authentication": {"type": "tls"}}]},
+            },
+            "set console.clusters or console.configSecret",
+        ),
         ("charts/ottla-cluster", {"schemaRegistry": {"image": {"tags": "1"}}}, "tags"),
         (
             "charts/ottla-cluster",
@@ -116,6 +124,47 @@ def test_wrong_values_are_refused_by_name(
     file.write_text(json.dumps(values))
     with pytest.raises(AssertionError, match=problem):
         kube.helm("template", "x", str(ROOT / chart), "--kube-version", KUBE_VERSION, "-f", str(file))
+
+
+SCRAM = {"name": "scram", "port": 9093, "tls": True, "authentication": {"type": "scram-sha-512"}}
+PLAIN = {"name": "plain", "port": 9095}
+TLS = {"ssl.truststore.type": "PEM", "ssl.truststore.location": "/etc/ottla-console-ca/ca.crt"}
+
+
+@pytest.mark.parametrize(
+    ("listeners", "port", "properties"),
+    [
+        ([], 9092, {"security.protocol": "PLAINTEXT"}),
+        (
+            [PLAIN, {"name": "tls", "port": 9094, "authentication": None}],
+            9095,
+            {"security.protocol": "PLAINTEXT"},
+        ),
+        (
+            [{**SCRAM, "port": 9097, "type": "loadbalancer"}, PLAIN, SCRAM],
+            9093,
+            {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", **TLS},
+        ),
+        ([{**PLAIN, "tls": True}], 9095, {"security.protocol": "SSL", **TLS}),
+    ],
+    ids=["none", "plaintext", "passwords", "tls"],
+)
+def test_the_console_uses_a_listener_that_it_can_use(
+    kube: Kube, listeners: list[Object], port: int, properties: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(json.dumps({"console": {"enabled": True}, "spec": {"listeners": listeners}}))
+    text = kube.helm(
+        *("template", "demo", str(ROOT / "charts/ottla-cluster"), "--kube-version", KUBE_VERSION),
+        *("-n", "shop", "-f", str(file), "-s", "templates/console.yaml"),
+    )
+    objects = {each["kind"]: each for each in _objects_in(text)}
+    (cluster,) = yaml.safe_load(objects["ConfigMap"]["data"]["console.yaml"])["clusters"]
+    assert cluster["bootstrap"] == f"demo-bootstrap.shop.svc:{port}"
+    assert cluster["properties"] == properties
+    volumes = {each["name"]: each for each in objects["Deployment"]["spec"]["template"]["spec"]["volumes"]}
+    authority = "demo-cluster-ca-cert" if "ssl.truststore.type" in properties else None
+    assert volumes.get("ca", {}).get("secret", {}).get("secretName") == authority
 
 
 SECURED_REGISTRY = {
