@@ -71,9 +71,9 @@ coverage: oracles
 e2e: setup
 	$(BIN)/python -m pytest tests/e2e
 
-# A kind cluster with the operator, a cluster and a smoke; it needs docker, kind, kubectl and helm.
+# A kind cluster with the operator, a cluster and a smoke; .ci/kind says what it needs, and its variables.
 kind:
-	SMOKE=$(or $(SMOKE),1) SPARK=$(or $(SPARK),0) KIND_CLUSTER=$(or $(KIND_CLUSTER),ottla) .ci/kind
+	.ci/kind
 
 # Everything. Records the duration of each file, for the choices above.
 test-all: cluster
