@@ -243,8 +243,10 @@ class BrokerConnection:
     def close(self) -> None:
         """Requests in flight end with ConnectionLost at once. The connection closes in the background, once
         unsent bytes are sent; over TLS, once the broker has responded to the close_notify."""
-        if self._channel.transport is not None:
-            self._channel.transport.close()
+        transport = self._channel.transport
+        # From CPython 3.12 on, a TLS transport that is closed twice can no longer be aborted.
+        if transport is not None and not transport.is_closing():
+            transport.close()
         self._state.close()
 
     async def wait_closed(self) -> None:
