@@ -103,6 +103,12 @@ def pytest_runtest_makereport(
     return report
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Binary data gives no name. Compressed data holds the second of the collection, and all processes must
+    collect the same names."""
+    return argname if isinstance(val, bytes) and not val.isascii() else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(CLIENTS):

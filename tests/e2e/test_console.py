@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from ottla_console.cluster.kubernetes_api import ApiServer, OnKubernetes
+from ottla_console.cluster.resources import Resources
+from ottla_console.settings import BrokerClusterName
 from tests.e2e.clusters import Cluster
 from tests.e2e.installing import ROOT
 from tests.e2e.kube import KUBE_VERSION, Kube
 
-READ = """
-import asyncio, json, sys, time
-from ottla_console.cluster.kubernetes_api import ApiServer
-from ottla_console.cluster.resources import Resources
-from ottla_console.settings import BrokerClusterName
 
-async def read():
-    resources = Resources(ApiServer(), BrokerClusterName.parse(sys.argv[1]), lambda: 1, time.monotonic)
+async def read(cluster: BrokerClusterName) -> dict[str, Any]:
+    """What the console sees of a cluster."""
+    resources = Resources(OnKubernetes(ApiServer(), cluster), lambda: 1, time.monotonic)
     found = await resources.state(30)
     await resources.close()
     state = found.value
-    print(json.dumps({
+    return {
         "problems": [str(each) for each in found.problems],
         "ready": state and state.ready and state.ready.reason,
         "brokers": state and [each.pod for each in state.brokers],
         "topics": state and [each.name for each in state.resources if each.kind == "Topic" and each.well],
         "events": state and len(state.events),
-    }))
-
-asyncio.run(read())
-"""
+    }
 
 
 def console_objects(kube: Kube, cluster: Cluster, tmp_path: Path) -> list[dict[str, Any]]:
@@ -62,9 +60,10 @@ def config_of(kube: Kube, cluster: Cluster, account: str, folder: Path) -> Path:
 
 def state(config: Path, cluster: Cluster) -> dict[str, Any]:
     """What the console reads with this kubeconfig."""
-    command = [sys.executable, "-c", READ, f"{cluster.namespace}/{cluster.name}"]
+    command = [sys.executable, "-m", "tests.e2e.test_console", f"{cluster.namespace}/{cluster.name}"]
     environment = os.environ | {"KUBECONFIG": str(config)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -98,3 +97,7 @@ def test_the_console_reads_the_cluster_with_its_own_role_and_status_has_its_addr
                 each["kind"].lower(), each["metadata"]["name"], cluster.namespace, "--ignore-not-found"
             )
         kube.delete("topic.ottla.dev", "seen", cluster.namespace)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(read(BrokerClusterName.parse(sys.argv[1])))))
