@@ -82,7 +82,10 @@ class Kube:
         delivers every change, so that none is missed on a busy machine."""
         command = self.command("kubectl", ("get", kind, name, "-n", namespace, "-w", "-o"))
         process = subprocess.Popen(
-            [*command, f'jsonpath={{{path}}}{{"\\n"}}'], stdout=subprocess.PIPE, text=True
+            [*command, f'jsonpath={{{path}}}{{"\\n"}}'],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         seen: deque[str] = deque()
 
