@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import socket
 import struct
@@ -273,6 +274,42 @@ def test_a_malformed_response_fails_its_request() -> None:
         assert not connection.closed
 
     asyncio.run(with_server(lambda header: struct.pack(">iiB", 5, header.correlation_id, 0), use))
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["the broker reads", "the connection is aborted"])
+def test_a_request_without_a_response_is_sent_when_all_of_it_is_in_the_socket(reads: bool) -> None:
+    async def scenario() -> None:
+        may_read, served = asyncio.Event(), asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            (size,) = struct.unpack(">i", await reader.readexactly(4))
+            writer.write(answer_versions(frames.parse_request_header(await reader.readexactly(size))))
+            await may_read.wait()
+            if reads:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                await reader.readexactly(size)
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+            served.set()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with server:
+            connection = await BrokerConnection.open("127.0.0.1", server.sockets[0].getsockname()[1])
+            topics = [MetadataRequest.MetadataRequestTopic(name="t" * 30_000)] * 1_000
+            written = asyncio.get_running_loop().create_future()
+            connection.send_without_response(MetadataRequest(topics=topics), 9, written.set_result)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not written.done(), "30 MB are more than a socket holds"
+            if not reads:
+                connection.abort()
+            may_read.set()
+            assert (await written is None) is reads
+            await close_all([connection])
+            await served.wait()
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("responds", [True, False], ids=["the broker closes", "the broker is silent"])

@@ -147,11 +147,12 @@ class Network:
             return
         try:
             self.stats.sent(conn.node.id, conn.used_at)
-            if not unsent.expects_response:
-                connection.send_without_response(message, version)
-                self._loop.call_soon(on_response, None)
-                return
             conn.in_flight += 1
+            if not unsent.expects_response:
+                connection.send_without_response(
+                    message, version, partial(self._on_written, conn, on_response)
+                )
+                return
             connection.send(
                 message,
                 version,
@@ -160,9 +161,12 @@ class Network:
                 keeps=unsent.keeps,
             )
         except Exception as problem:
-            if unsent.expects_response:
-                conn.in_flight -= 1
+            conn.in_flight -= 1
             self._call_later(on_response, problem)
+
+    def _on_written(self, conn: NodeConnection, on_response: OnResponse, outcome: Any) -> None:
+        conn.in_flight -= 1
+        on_response(outcome)
 
     def _on_received(
         self,

@@ -48,6 +48,7 @@ class _Channel(asyncio.BufferedProtocol):
         self.ended: asyncio.Future[None] = loop.create_future()
         self.transport: asyncio.Transport | None = None
         self.timer_at = math.inf
+        self._unwritten: list[OnResponse] = []
         self._timeout_s = timeout_s
         self._timer: asyncio.TimerHandle | None = None
         self._sasl_step: asyncio.Task[None] | None = None
@@ -55,6 +56,7 @@ class _Channel(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not asserted: uvloop's transports are no subclass of asyncio's.
         self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(0)  # resume_writing is called when all is written
         self._handle(self.state.begin(self.loop.time(), self._timeout_s))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -62,10 +64,28 @@ class _Channel(asyncio.BufferedProtocol):
         self._handle(state.ended(exc))
         resolve(self.opened, ConnectionLost(str(state.lost)))
         resolve(self.ended)
+        self._report_written(ConnectionLost(str(state.lost)))
         if self._timer is not None:
             self._timer.cancel()
         if self._sasl_step is not None:
             self._sasl_step.cancel()
+
+    def when_written(self, on_written: OnResponse) -> None:
+        """Call back in a later iteration: with None when all data so far is in the socket, with the exception
+        if the connection is lost before."""
+        assert self.transport is not None
+        if self.transport.get_write_buffer_size():
+            self._unwritten.append(on_written)
+        else:
+            self.loop.call_soon(on_written, None)
+
+    def resume_writing(self) -> None:
+        self._report_written(None)
+
+    def _report_written(self, outcome: Exception | None) -> None:
+        unwritten, self._unwritten = self._unwritten, []
+        for on_written in unwritten:
+            on_written(outcome)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.state.buffer()
@@ -218,8 +238,9 @@ class BrokerConnection:
             assert channel.transport is not None
             channel.transport.write(data)
 
-    def send_without_response(self, message: Message, version: int) -> None:
-        """Send a request without a response: Produce with acks=0. Raises ConnectionLost.
+    def send_without_response(self, message: Message, version: int, on_written: OnResponse) -> None:
+        """Send a request without a response: Produce with acks=0. Calls back once: with None when it is in
+        the socket, where Kafka's clients count it as sent, or with the exception. Raises ConnectionLost.
 
         During a renewal of the login it is not held, and the broker closes the connection: acks=0 allows the
         loss.
@@ -227,6 +248,7 @@ class BrokerConnection:
         data = self._state.request_without_response(message, version)
         assert self._channel.transport is not None
         self._channel.transport.write(data)
+        self._channel.when_written(on_written)
 
     def abort(self) -> None:
         """As `close`, and reset the connection: bytes that the broker has not received are dropped, in the
