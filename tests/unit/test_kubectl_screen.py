@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -245,3 +247,13 @@ def test_the_address_of_the_console_is_shown_with_the_way_there(
     forward = "(kubectl port-forward -n kafka service/demo-console 8080)"
     assert f"{line} {forward}" in screen(_cluster(conditions=[_READY]), [], _NOW_MS, service)
     assert "console" not in screen(_cluster(conditions=[_READY]), [], _NOW_MS)
+
+
+@pytest.mark.budget(3)  # a process
+def test_a_command_starts_without_the_operators_libraries() -> None:
+    script = (
+        "import ottla_operator.kubectl.command, sys; "
+        "print(*{'kopf', 'aiohttp', 'kubernetes', 'kazoo'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == []

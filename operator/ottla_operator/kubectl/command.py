@@ -27,7 +27,6 @@ from ottla_operator.backup.document import BackupError
 from ottla_operator.backup.objects import newest
 from ottla_operator.conditions import iso_time
 from ottla_operator.kubectl.adopting import ExistingTopic, plan_adoption
-from ottla_operator.kubectl.planning import Planner
 from ottla_operator.kubectl.report import Part, Report, archive
 from ottla_operator.kubectl.screen import overview, screen
 from ottla_operator.kubectl.strimzi.conversion import STRIMZI, STRIMZI_CLUSTER, Conversion, convert
@@ -306,6 +305,9 @@ def plan(kubectl: Kubectl, files: Path, fail: str | None, output: str | None) ->
     Nothing is changed. Exits with 0 when nothing would change, with 1 when something would, and with 2 when
     an apply would be refused, or on another error.
     """
+    # Here, since it imports the operator, which takes as long as all that other commands need.
+    from ottla_operator.kubectl.planning import Planner
+
     namespace = kubectl.namespace()
     show_plan(lambda broker: Planner(kubectl.run, namespace).plan(load_folder(files), broker), fail, output)
 
