@@ -145,21 +145,21 @@ class Network:
         except (UnsupportedApi, UnsupportedVersionError) as problem:
             self._call_later(on_response, problem)
             return
+        self.stats.sent(conn.node.id, conn.used_at)
+        conn.in_flight += 1
         try:
-            self.stats.sent(conn.node.id, conn.used_at)
-            conn.in_flight += 1
-            if not unsent.expects_response:
+            if unsent.expects_response:
+                connection.send(
+                    message,
+                    version,
+                    timeout_s,
+                    partial(self._on_received, conn, connection, message.api_key, conn.used_at, on_response),
+                    keeps=unsent.keeps,
+                )
+            else:
                 connection.send_without_response(
                     message, version, partial(self._on_written, conn, on_response)
                 )
-                return
-            connection.send(
-                message,
-                version,
-                timeout_s,
-                partial(self._on_received, conn, connection, message.api_key, conn.used_at, on_response),
-                keeps=unsent.keeps,
-            )
         except Exception as problem:
             conn.in_flight -= 1
             self._call_later(on_response, problem)

@@ -271,20 +271,23 @@ class BrokerConnection:
             transport.close()
         self._state.close()
 
-    async def wait_closed(self) -> None:
-        """After `close`: wait until the connection is closed, and abort it after 1 s."""
-        await asyncio.wait([self._channel.ended], timeout=_CLOSE_TIMEOUT_S)
-        if not self._channel.ended.done():
-            self.abort()
+    @property
+    def ended(self) -> asyncio.Future[None]:
+        """Completes when the connection is closed for good."""
+        return self._channel.ended
 
 
 async def close_all(connections: Iterable[BrokerConnection]) -> None:
-    """Close connections and wait until all of them are closed, so that the event loop may end."""
+    """Close connections and wait until all of them are closed, so that the event loop may end. Those that are
+    not after 1 s are aborted."""
     closing = list(connections)
     for connection in closing:
         connection.close()
     if closing:
-        await asyncio.gather(*(connection.wait_closed() for connection in closing))
+        await asyncio.wait([connection.ended for connection in closing], timeout=_CLOSE_TIMEOUT_S)
+    for connection in closing:
+        if not connection.ended.done():
+            connection.abort()
 
 
 def resolve(future: asyncio.Future[Any], outcome: Any = None) -> None:
