@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -40,8 +41,10 @@ class Kube:
         self._script = script
 
     def command(self, tool: str, arguments: Iterable[str] = ()) -> list[str]:
-        """The command line that runs `kubectl` or `helm` for this cluster."""
-        return [*([str(self._script)] if self._script is not None else []), tool, *arguments]
+        """The command line that runs `kubectl` or `helm` for this cluster, by its path: a script of the
+        same name may run it."""
+        program = [shutil.which(tool) or tool] if self._script is None else [str(self._script), tool]
+        return [*program, *arguments]
 
     def kubectl(self, *arguments: str, text: str | None = None, timeout_s: float = 300) -> str:
         return _run(self.command("kubectl", arguments), text, timeout_s)

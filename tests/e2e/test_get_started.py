@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,10 +28,7 @@ def reader(kube: Kube, tmp_path: Path) -> Iterator[Reader]:
     for tool in ("kubectl", "helm"):
         # kube.sh gives kubectl a flag of its own, and then kubectl looks for no plugin.
         plugin = '[ "$1" = ottla ] && shift && exec kubectl-ottla "$@"\n' if tool == "kubectl" else ""
-        program, *arguments = kube.command(tool)
-        # By its path: with a KUBECONFIG the program is `tool`, and this script comes first on the PATH.
-        command = " ".join([shutil.which(program) or program, *arguments])
-        (tools / tool).write_text(f'#!/bin/sh\n{plugin}exec {command} "$@"\n')
+        (tools / tool).write_text(f'#!/bin/sh\n{plugin}exec {" ".join(kube.command(tool))} "$@"\n')
         (tools / tool).chmod(0o755)
     given = {name: os.environ[name] for name in ("KUBECONFIG",) if name in os.environ}
     installed = "ottla" in kube.helm("list", "-n", SYSTEM, "-q").split()
